@@ -18,7 +18,7 @@ import nox
 
 nox.needs_version = ">= 2025.5.1"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "typing", "tests", "sources"]
+nox.options.sessions = ["lint", "typing", "exact", "tests", "sources"]
 nox.options.error_on_external_run = True
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
@@ -236,6 +236,17 @@ def next_sources(session: nox.Session, backend: str) -> None:
     """Every source of data with the latest nightly build of Keras."""
     args = ("-m", "sources and not long", *short(session))
     every_source(session, backend, *args, libraries="every_library_next")
+
+
+@nox.session(venv_backend="none", requires=["every_library"])
+def exact(session: nox.Session) -> None:
+    """Kill users' programs on the three backends: `-- --backend torch -k loop`."""
+    shared = Path(session.env_dir).with_name("every_library")
+    session.run(
+        *(str(shared / "bin" / "pytest"), "tests/exact", *TWO, *session.posargs),
+        env={**KEEP_COMPILED, **in_memory()},
+        external=True,
+    )
 
 
 @nox.session

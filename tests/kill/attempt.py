@@ -85,9 +85,6 @@ def perform(order: Order, begun: Callable[[], None] = lambda: None) -> None:
         perform_loop(order, options_of(order), begun)
         return
     case = SCENARIOS[order.scenario].build()
-    while case.then is not None:
-        fit(order, case)
-        case = case.then()
     if order.change:
         change(case, order.change)
     for name, value in order.compile.items():
@@ -120,9 +117,7 @@ def fit(order: Order, case: Case) -> keras.callbacks.History:
     import resilient
 
     options = options_of(order)
-    if case.stateful:
-        options["stateful"] = case.stateful
-    directory = Path(order.home, case.directory)
+    directory = Path(order.home, "checkpoints")
     return resilient.fit(
         case.model, *case.args, checkpoint_dir=directory, **options, **case.kwargs
     )

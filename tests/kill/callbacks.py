@@ -46,41 +46,6 @@ class EpochRecorder(keras.callbacks.Callback):
         self.seen.append((epoch, plain(logs), random.random(), np.random.rand()))
 
 
-class WithStateDict(keras.callbacks.Callback):
-    """A running mean behind ``state_dict``/``load_state_dict``; acts on training.
-
-    Its value lives in an object that no attribute capture could see.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._cell = _Cell()
-
-    @property
-    def mean(self) -> float:
-        return self._cell.value
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"mean": self._cell.value, "history": np.array(self._cell.history)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._cell.value = state["mean"]
-        self._cell.history = list(state["history"])
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._cell.value = 0.9 * self._cell.value + 0.1 * plain(logs)["loss"]
-        self._cell.history.append(self._cell.value)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.model.optimizer.learning_rate = 0.01 / (1 + self._cell.value)
-
-
-class _Cell:
-    def __init__(self) -> None:
-        self.value = 0.0
-        self.history: list[float] = []
-
-
 class Plain(keras.callbacks.Callback):
     """Numbers, texts, arrays and containers in plain attributes; acts on training."""
 
@@ -118,37 +83,6 @@ class StopAt(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         if (self.epoch, batch) == self.at:
             self.model.stop_training = True
-
-
-class Budget:
-    """A user's own state, no callback: passed as ``stateful={"budget": ...}``."""
-
-    def __init__(self) -> None:
-        self.spent = 0.0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"spent": self.spent}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.spent = state["spent"]
-
-
-class Spender(keras.callbacks.Callback):
-    """Changes the ``Budget`` and lets it act on training."""
-
-    def __init__(self, budget: Budget) -> None:
-        super().__init__()
-        self._budget = budget
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        pass
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._budget.spent += plain(logs)["loss"]
-        self.model.optimizer.learning_rate = 0.01 / (1 + self._budget.spent)
 
 
 class Fading(keras.callbacks.Callback):

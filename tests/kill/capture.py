@@ -36,7 +36,6 @@ def take(case: Case, history: keras.callbacks.History, files: Path) -> Record:
             (type(callback).__name__, attributes(callback, case.clocks))
             for callback in case.callbacks
         ],
-        "stateful": {key: vars(item) for key, item in case.stateful.items()},
         "random": random_states(),
         "files": dict(contents(files)),
     }

@@ -80,7 +80,7 @@ def marks(scenario: Scenario, backend: str) -> list[pytest.MarkDecorator]:
     over = [each for each in scenario.backends if each not in scenario.slow]
     return [
         spread(over=over),
-        *([pytest.mark.long] if backend in scenario.slow else []),
+        *[pytest.mark.long] * (scenario.in_exact or backend in scenario.slow),
     ]
 
 

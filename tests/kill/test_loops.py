@@ -32,7 +32,12 @@ def left_alone(
 # Loops that every backend can run; each has loops of its own besides.
 OF_ALL = [n for n, loop in LOOPS.items() if loop.train.__module__.endswith(SHARED)]
 NAMES = [
-    pytest.param(n, marks=pytest.mark.spread if n in OF_ALL else ()) for n in LOOPS
+    pytest.param(
+        name,
+        marks=[pytest.mark.spread] * (name in OF_ALL)
+        + [pytest.mark.long] * loop.in_exact,
+    )
+    for name, loop in LOOPS.items()
 ]
 
 

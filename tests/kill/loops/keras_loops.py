@@ -24,7 +24,7 @@ def model_and_optimizer(make: Make) -> dict[str, Any]:
     return {"net": net, "optimizer": optimizer, "state": run.state, "run": run}
 
 
-@loop("step@3", "step@8", "step@15", plain=True)
+@loop("step@3", "step@8", "step@15", plain=True, in_exact=True)
 def train_on_batch(make: Make) -> dict[str, Any]:
     """A compiled model, and a list of batches; its metrics are made before the loop."""
     net = model()
@@ -41,7 +41,7 @@ def train_on_batch(make: Make) -> dict[str, Any]:
     return {"net": net, "optimizer": net.optimizer, "metrics": net.metrics, "run": run}
 
 
-@loop("step@6", "step@9", "step@13")
+@loop("step@6", "step@9", "step@13", in_exact=True)
 def epochs_and_batches(make: Make) -> dict[str, Any]:
     """With a metric, and draws of random numbers between the epochs, kept in one."""
     net, optimizer = model(), keras.optimizers.SGD(0.05, momentum=0.9)

@@ -18,6 +18,7 @@ class Loop:
             after it), ``step@K SIGTERM``, ``call@N``, ``after@S``, see ``points``.
         save_freq: As in ``Scenario``.
         plain: Whether a plain Python loop over the same data is the reference.
+        in_exact: Whether ``nox -s exact`` kills it, too: here it is for long sessions.
     """
 
     name: str
@@ -25,20 +26,21 @@ class Loop:
     kills: tuple[str, ...]
     save_freq: Any
     plain: bool
+    in_exact: bool
 
 
 LOOPS: dict[str, Loop] = {}
 
 
 def loop(
-    *kills: str, save_freq: Any = 2, plain: bool = False
+    *kills: str, save_freq: Any = 2, plain: bool = False, in_exact: bool = False
 ) -> Callable[[Callable[[Make], dict[str, Any]]], Callable[[Make], dict[str, Any]]]:
     """Register the decorated function under its own name."""
 
     def register(train: Callable[[Make], dict[str, Any]]) -> Any:
         name = train.__name__
         assert name not in LOOPS, name
-        LOOPS[name] = Loop(name, train, kills, save_freq, plain)
+        LOOPS[name] = Loop(name, train, kills, save_freq, plain, in_exact)
         return train
 
     return register

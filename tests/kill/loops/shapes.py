@@ -23,7 +23,7 @@ class Position:
         self.drawn = state["drawn"]
 
 
-@loop("step@5", "step@11", save_freq=3)
+@loop("step@5", "step@11", save_freq=3, in_exact=True)
 def without_an_iterator(make: Make) -> dict[str, Any]:
     """With generators of the user's own, and what is global."""
     net, optimizer = model(), keras.optimizers.Adam(0.01)
@@ -44,7 +44,7 @@ def without_an_iterator(make: Make) -> dict[str, Any]:
     return {**objects, "position": position, "state": run.state, "run": run}
 
 
-@loop("step@2", "step@7", "step@9", "step@16")
+@loop("step@2", "step@7", "step@9", "step@16", in_exact=True)
 def two_loops(make: Make) -> dict[str, Any]:
     """The script changes something between them, other data follow."""
     net, optimizer = model(), keras.optimizers.SGD(0.05, momentum=0.5)

@@ -48,7 +48,7 @@ def trainer(net: Net, velocity: list[tf.Variable]) -> Any:
     return train
 
 
-@loop("step@3", "step@8", "step@10", plain=True)
+@loop("step@3", "step@8", "step@10", plain=True, in_exact=True)
 def module_by_hand(make: Make) -> dict[str, Any]:
     """Reference: the plain loop."""
     net = Net()

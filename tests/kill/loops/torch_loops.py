@@ -46,7 +46,7 @@ def data() -> DataLoader:
     )
 
 
-@loop("step@3", "step@8", "step@10", "step@17", plain=True)
+@loop("step@3", "step@8", "step@10", "step@17", plain=True, in_exact=True)
 def scheduler_and_scaler(make: Make) -> dict[str, Any]:
     """Reference: the plain loop."""
     net = Net()

@@ -7,7 +7,7 @@ from .parts import case, compiled, images, noisy, numbers, validation
 from .registry import Case, scenario
 
 
-@scenario("train_batch_end@1:3")
+@scenario("train_batch_end@1:3", in_exact=True)
 def dense() -> Case:
     return case(compiled(noisy()), validation_data=validation())
 
@@ -20,30 +20,10 @@ def one_bad_sample() -> Case:
     return case(compiled(noisy()), sample_weight=weights)
 
 
-@scenario("epoch_begin@1", "train_batch_end@1:5", save_freq="epoch")
+@scenario("epoch_begin@1", "train_batch_end@1:5", save_freq="epoch", in_exact=True)
 def shuffled_in_batches_with_class_weight() -> Case:
     weights = {0: 1.0, 1: 2.0, 2: 0.5}
     return case(compiled(noisy()), shuffle="batch", class_weight=weights)
-
-
-@scenario("train_batch_end@0:6", "train_batch_end@2:1", save_freq=3)
-def in_order_with_sample_weight() -> Case:
-    optimizer = keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True)
-    model = compiled(noisy(), optimizer, weighted_metrics=["accuracy"])
-    weights = numbers().rand(52).astype("float32")
-    return case(model, shuffle=False, sample_weight=weights)
-
-
-@scenario("test_batch_end@1:1", "test_batch_end@3:0", save_freq=[{"steps": 4}])
-def validation_split_every_other_epoch() -> Case:
-    model = compiled(noisy(), keras.optimizers.RMSprop(0.01, momentum=0.5))
-    return case(
-        model,
-        epochs=4,
-        validation_split=0.25,
-        validation_freq=2,
-        validation_batch_size=4,
-    )
 
 
 @scenario("test_batch_end@0:0", "train_batch_end@1:0", save_freq=1)
@@ -60,7 +40,7 @@ def weighted_validation_steps() -> Case:
     )
 
 
-@scenario("train_batch_end@1:2", "train_batch_end@3:0", save_freq=2)
+@scenario("train_batch_end@1:2", "train_batch_end@3:0", save_freq=2, in_exact=True)
 def fewer_steps_than_batches() -> Case:
     """Epochs of 3 batches over 7: an iterator spans epochs and ends within one."""
     return case(compiled(noisy()), epochs=5, steps_per_epoch=3)
@@ -83,13 +63,6 @@ def _falling(epoch: int, rate: float) -> float:
     return rate * 0.9
 
 
-@scenario("train_batch_end@1:3", save_freq=1, backends=("tensorflow", "jax"))
-def several_steps_per_execution() -> Case:
-    """7 batches in executions of 3: the last one of an epoch is short."""
-    model = compiled(noisy(), steps_per_execution=3)
-    return case(model, validation_data=validation())
-
-
 @scenario("train_batch_end@1:6", save_freq=5, backends=("tensorflow", "jax"))
 def whole_epoch_per_execution() -> Case:
     return case(compiled(noisy(), steps_per_execution=7), epochs=4)
@@ -105,36 +78,13 @@ def jit_compile() -> Case:
     return case(compiled(noisy(), jit_compile=True), validation_data=validation())
 
 
-@scenario("train_batch_end@2:5", save_freq=4)
-def learning_rate_schedule() -> Case:
-    rate = keras.optimizers.schedules.CosineDecay(0.05, 18, warmup_steps=4)
-    return case(compiled(noisy(), keras.optimizers.Lion(rate)))
-
-
-@scenario("train_batch_end@1:4", save_freq=3)
-def gradient_accumulation() -> Case:
-    """Accumulated gradients live across saves: 21 batches, an update every 4."""
-    optimizer = keras.optimizers.Nadam(0.01, gradient_accumulation_steps=4)
-    return case(compiled(noisy(), optimizer))
-
-
-@scenario("train_batch_end@0:5", "train_batch_end@2:3", save_freq=2)
+@scenario("train_batch_end@0:5", "train_batch_end@2:3", save_freq=2, in_exact=True)
 def moving_average() -> Case:
     """EMA that overwrites the weights every 5 steps and at the end."""
     optimizer = keras.optimizers.SGD(
         0.1, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=5
     )
     return case(compiled(noisy(), optimizer))
-
-
-@scenario("train_batch_end@1:3", "epoch_end@2", save_freq=2)
-def mixed_float16() -> Case:
-    """A loss scale that grows every 2 steps and falls when a batch overflows."""
-    keras.mixed_precision.set_dtype_policy("mixed_float16")
-    optimizer = keras.optimizers.LossScaleOptimizer(
-        keras.optimizers.Adam(0.01), initial_scale=2.0**14, dynamic_growth_steps=2
-    )
-    return case(compiled(noisy(), optimizer), validation_data=validation())
 
 
 @scenario("train_batch_end@3:0", save_freq=2)

@@ -9,13 +9,6 @@ from .registry import Case, scenario
 
 
 @scenario("train_batch_end@1:3", save_freq=2)
-def backend_tensors() -> Case:
-    x, y = (keras.ops.convert_to_tensor(part) for part in images())
-    data = tuple(keras.ops.convert_to_tensor(part) for part in images(12, seed=1))
-    return case(compiled(noisy()), (x, y), validation_data=data)
-
-
-@scenario("train_batch_end@1:3", save_freq=2)
 def backend_tensors_split() -> Case:
     x, y = (keras.ops.convert_to_tensor(part) for part in images())
     return case(compiled(noisy()), (x, y), validation_split=0.3)

@@ -10,7 +10,13 @@ from .parts import CLASSES, SAMPLES, case, compiled, images, numbers, rows, vali
 from .registry import Case, scenario
 
 
-@scenario("epoch_end@0", "train_batch_end@1:3", "test_batch_end@1:0", save_freq=3)
+@scenario(
+    "epoch_end@0",
+    "train_batch_end@1:3",
+    "test_batch_end@1:0",
+    save_freq=3,
+    in_exact=True,
+)
 def convolution() -> Case:
     """Augmentation, convolution, BatchNormalization and dropout.
 
@@ -71,11 +77,6 @@ class Subclassed(keras.Model):
         return x
 
 
-@scenario("train_batch_end@1:2", save_freq=2)
-def unbuilt_subclass() -> Case:
-    return case(compiled(Subclassed()), validation_data=validation())
-
-
 class OwnStep(Subclassed):
     """A step of its own: nothing builds it symbolically."""
 
@@ -109,35 +110,6 @@ def overridden_fit() -> Case:
 
 
 @scenario("train_batch_end@1:3", save_freq=2)
-def inputs_and_outputs_by_name() -> Case:
-    """Two inputs and two outputs as dicts, with their own losses and weights."""
-    a, b = keras.Input((64,), name="a"), keras.Input((8, 8, 1), name="b")
-    hidden = layers.Concatenate()([a, layers.Flatten()(b)])
-    hidden = layers.Dropout(0.2)(layers.Dense(8, activation="relu")(hidden))
-    kind = layers.Dense(CLASSES, name="kind")(hidden)
-    size = layers.Dense(1, name="size")(hidden)
-    model = keras.Model({"a": a, "b": b}, {"kind": kind, "size": size})
-    model.compile(
-        keras.optimizers.Adam(0.01),
-        {
-            "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            "size": "mse",
-        },
-        metrics={"kind": ["accuracy"], "size": ["mae"]},
-        loss_weights={"kind": 1.0, "size": 0.3},
-        jit_compile=keras.backend.backend() == "jax",
-    )
-    (x, y), (other, _) = rows(), images(seed=2)
-    targets = {"kind": y, "size": x.sum(-1, keepdims=True)}
-    found = case(model, ({"a": x, "b": other}, targets))
-    x, y = rows(12, seed=3)
-    targets = {"kind": y, "size": x.sum(-1, keepdims=True)}
-    data = ({"a": x, "b": x.reshape(-1, 8, 8, 1)}, targets)
-    found.kwargs["validation_data"] = data
-    return found
-
-
-@scenario("train_batch_end@1:3", save_freq=2)
 def inputs_and_outputs_in_lists() -> Case:
     a, b = keras.Input((64,)), keras.Input((64,))
     hidden = layers.Dense(8)(layers.Average()([a, layers.GaussianNoise(0.2)(b)]))
@@ -149,24 +121,6 @@ def inputs_and_outputs_in_lists() -> Case:
     )
     (x, _), (other, _) = rows(), rows(seed=4)
     return case(model, ([x, other], [x[:, :1], other[:, :2]]), shuffle="batch")
-
-
-@scenario("train_batch_end@1:6", save_freq=5)
-def stateful_rnn() -> Case:
-    """States flow from batch to batch and into the next epoch.
-
-    On torch its weights are frozen: Keras overwrites the state that a gradient needs.
-    """
-    learns = keras.backend.backend() != "torch"
-    model = keras.Sequential(
-        [
-            keras.Input(batch_shape=(4, 8, 8)),
-            layers.GRU(4, stateful=True, dropout=0.2, trainable=learns),
-            layers.Dense(CLASSES),
-        ]
-    )
-    x, y = images()
-    return case(compiled(model), (x[..., 0], y), epochs=2, batch_size=4, shuffle=False)
 
 
 @scenario("train_batch_end@1:3", save_freq=2)
@@ -223,21 +177,3 @@ def bfloat16() -> Case:
 
     x, y = images()
     return case(compiled(noisy()), (x.astype(np.float64), y), epochs=2)
-
-
-@scenario("train_begin", "train_batch_end@0:4", "train_batch_end@1:4", save_freq=2)
-def fine_tuning() -> Case:
-    """A script with two fits: what is finished is not trained again."""
-    base = keras.Sequential([layers.Flatten(), layers.Dense(8), layers.Dropout(0.2)])
-    base.trainable = False
-    model = keras.Sequential([keras.Input((8, 8, 1)), base, layers.Dense(CLASSES)])
-    first = case(compiled(model), epochs=2, validation_data=validation())
-
-    def then() -> Case:
-        base.trainable = True
-        second = case(compiled(model, keras.optimizers.SGD(0.01)), epochs=2)
-        second.directory = "checkpoints-2"
-        return second
-
-    first.then = then
-    return first

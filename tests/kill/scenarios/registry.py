@@ -16,23 +16,16 @@ class Case:
         args: Positional arguments of ``fit``.
         kwargs: Its keyword arguments, without callbacks.
         callbacks: The user's callbacks, without the harness's own.
-        stateful: Objects for ``resilient.fit(stateful=...)``; recorded at the end.
         recorded: Whether a callback that sees every batch is added.
         clocks: Attributes of callbacks that hold the time of day.
-        directory: Name of the directory for checkpoints.
-        then: Makes the next case of the script, once this one is trained. Kill points
-            and callbacks of the harness belong to the last one.
     """
 
     model: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     callbacks: list[Any] = field(default_factory=list)
-    stateful: dict[str, Any] = field(default_factory=dict)
     recorded: bool = True
     clocks: frozenset[str] = frozenset()
-    directory: str = "checkpoints"
-    then: "Callable[[], Case] | None" = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +42,7 @@ class Scenario:
             draws from what the script seeds and can only be replayed.
         in_keras: Whether Keras's own ``fit`` takes this data.
         slow: Backends on which it is for long sessions only.
+        in_exact: Whether ``nox -s exact`` kills it, too: here it is for long sessions.
     """
 
     name: str
@@ -60,6 +54,7 @@ class Scenario:
     keeps_seed: bool = False
     in_keras: bool = True
     slow: tuple[str, ...] = ()
+    in_exact: bool = False
 
 
 SCENARIOS: dict[str, Scenario] = {}
@@ -70,6 +65,7 @@ def scenario(
     save_freq: Any = 2,
     backends: Iterable[str] = BACKENDS,
     slow: Iterable[str] = (),
+    in_exact: bool = False,
 ) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
     """Register the decorated function under its own name."""
 
@@ -77,7 +73,13 @@ def scenario(
         name = build.__name__
         assert name not in SCENARIOS, name
         SCENARIOS[name] = Scenario(
-            name, build, tuple(backends), kills, save_freq, slow=tuple(slow)
+            name,
+            build,
+            tuple(backends),
+            kills,
+            save_freq,
+            slow=tuple(slow),
+            in_exact=in_exact,
         )
         return build
 
@@ -95,6 +97,7 @@ def source(
     keeps_seed: bool = False,
     in_keras: bool = True,
     slow: Iterable[str] = (),
+    in_exact: bool = False,
 ) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
     """Register a scenario about a source of data; see ``Scenario``."""
 
@@ -111,6 +114,7 @@ def source(
             keeps_seed=keeps_seed,
             in_keras=in_keras,
             slow=tuple(slow),
+            in_exact=in_exact,
         )
         return build
 

@@ -64,7 +64,7 @@ def grain_iter_dataset() -> Case:
     return case(data.random_map(noise, seed=5).batch(5))
 
 
-@source()
+@source(in_exact=True)
 def grain_data_loader() -> Case:
     """The sampler's order; a data source without a ``repr`` of its own."""
     import grain

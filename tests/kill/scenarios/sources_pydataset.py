@@ -144,13 +144,13 @@ def _case(data: keras.utils.PyDataset, **kwargs: Any) -> Case:
     return Case(model, (data,), defaults | kwargs, recorded=alone)
 
 
-@source()
+@source(in_exact=True)
 def pydataset_augmented() -> Case:
     """Shuffled by Keras, with random augmentation and weights of classes."""
     return _case(Augmented(workers=0), class_weight={0: 1.0, 1: 2.0, 2: 0.5})
 
 
-@source()
+@source(in_exact=True)
 def pydataset_reshuffled() -> Case:
     """Hooks that change attributes, in place, and draw from everywhere."""
     return _case(Reshuffled(workers=0), shuffle=False)
@@ -190,12 +190,6 @@ def pydataset_shared_generator() -> Case:
 # How far ahead Keras's threads are when an epoch ends is chance. Where a batch was
 # taken before training began it uses what they had made later, and leaves others out.
 _KERAS_IS_EXACT = keras.backend.backend() == "tensorflow"
-
-
-@source(in_keras=_KERAS_IS_EXACT)
-def pydataset_threads() -> Case:
-    """Two threads, and a queue that is shorter than an epoch."""
-    return _case(Seeded(workers=2, max_queue_size=3))
 
 
 @source("train_batch_end@0:3", "train_batch_end@1:1", "train_batch_end@2:3")

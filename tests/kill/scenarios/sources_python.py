@@ -179,7 +179,9 @@ class Stream:
 
 
 @source(
-    *("train_batch_end@0:5", "train_batch_end@1:6", "epoch_begin@2"), in_keras=False
+    *("train_batch_end@0:5", "train_batch_end@1:6", "epoch_begin@2"),
+    in_keras=False,
+    in_exact=True,
 )
 def iterable_with_a_length() -> Case:
     return case(Shuffled())

@@ -28,7 +28,7 @@ def validation() -> Any:
     return data.shuffle(20).batch(6).take(2)
 
 
-@source()
+@source(in_exact=True)
 def tf_data_shuffled() -> Case:
     """No seed in the pipeline; validation is reshuffled, classes are weighted."""
     dataset = sliced().shuffle(SAMPLES).batch(8).prefetch(2)
@@ -56,41 +56,6 @@ def tf_data_of_unknown_length() -> Case:
     few = sliced().shuffle(12).filter(lambda x, y: y > 0)
     dataset = few.cache().shuffle(9).concatenate(sliced().shuffle(7).take(10))
     return case(dataset.batch(8))
-
-
-@source()
-def tf_data_from_files() -> Case:
-    """TFRecord files in random order, interleaved, each shuffled; parallel maps."""
-    import tensorflow as tf
-
-    x, y = rows()
-    for shard in range(3):
-        with tf.io.TFRecordWriter(f"../shard-{shard}.tfrecord") as writer:
-            for i in range(shard, SAMPLES, 3):
-                writer.write(x[i].tobytes() + np.int64(y[i]).tobytes())
-
-    def parsed(record: Any) -> Any:
-        row = tf.io.decode_raw(tf.strings.substr(record, 0, 256), tf.float32)
-        label = tf.io.decode_raw(tf.strings.substr(record, 256, 8), tf.int64)
-        return tf.ensure_shape(row, [64]), tf.ensure_shape(label, [1])[0]
-
-    files = tf.data.Dataset.list_files("../shard-*.tfrecord")
-    records = files.interleave(
-        lambda file: tf.data.TFRecordDataset(file).shuffle(5, seed=9),
-        cycle_length=2,
-        num_parallel_calls=2,
-    )
-    dataset = records.map(parsed, num_parallel_calls=tf.data.AUTOTUNE).shuffle(16)
-    return case(dataset.batch(8).prefetch(tf.data.AUTOTUNE))
-
-
-@source()
-def tf_data_random_map() -> Case:
-    """Stateful random operations have no state to save: drawn again."""
-    import tensorflow as tf
-
-    dataset = sliced().shuffle(SAMPLES).batch(8)
-    return case(dataset.map(lambda x, y: (x + tf.random.normal(tf.shape(x)), y)))
 
 
 @source("train_batch_end@0:2", "train_batch_end@1:1", "epoch_begin@2")
@@ -129,7 +94,7 @@ def tf_data_with_variables() -> Case:
     return case(as_taken(dataset))
 
 
-@source()
+@source(in_exact=True)
 def tf_data_from_python() -> Case:
     """Python functions with random generators that go on from epoch to epoch."""
     import keras

@@ -64,7 +64,7 @@ def loader(dataset: Any, **kwargs: Any) -> Any:
     return DataLoader(dataset, **{"batch_size": 8} | kwargs)
 
 
-@source()
+@source(in_exact=True)
 def torch_shuffled() -> Case:
     """Order and augmentation from global generators; validation reshuffles as well."""
     x, y = rows(20, seed=1)
@@ -186,12 +186,6 @@ def torch_own_batch_sampler() -> Case:
     return fitted(DataLoader(samples(), batch_sampler=Batches()))
 
 
-@source()
-def torch_workers() -> Case:
-    """Two workers with random augmentation."""
-    return fitted(loader(samples("augmented"), shuffle=True, num_workers=2))
-
-
 @source(*SHORT_KILLS)
 def torch_persistent_workers() -> Case:
     """Workers that live on: their random numbers, and their copies of the dataset."""
@@ -251,23 +245,9 @@ def stream(stateful: bool) -> Any:
 
 
 @source()
-def torch_iterable() -> Case:
-    """An iterable dataset that can only be replayed."""
-    return fitted(loader(stream(stateful=False)))
-
-
-@source()
 def torch_iterable_with_state() -> Case:
     """An iterable dataset that tells where it is."""
     return fitted(loader(stream(stateful=True)))
-
-
-@source()
-def torchdata_shuffled() -> Case:
-    """A StatefulDataLoader; its sampler's generator is seeded when it is made."""
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    return fitted(StatefulDataLoader(samples("own"), batch_size=8, shuffle=True))
 
 
 @source()
