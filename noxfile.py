@@ -1,7 +1,7 @@
 """Every check of this project; plain ``nox`` runs what a change has to pass.
 
-Continuous integration runs the same, and ``docs``, ``demo``, the oldest Keras, Keras's
-own tests, other Pythons and systems; and once a week what takes hours.
+Continuous integration runs the same, and ``exact``, ``docs``, ``demo``, the oldest
+Keras, Keras's own tests, other Pythons and systems; and once a week what takes hours.
 
 Tests that are marked ``spread`` are run on one backend each; ``tests_long`` and
 ``sources_long`` run the rest, of which continuous integration adds a share.
@@ -18,7 +18,7 @@ import nox
 
 nox.needs_version = ">= 2025.5.1"
 nox.options.default_venv_backend = "virtualenv"
-nox.options.sessions = ["lint", "typing", "exact", "tests", "sources"]
+nox.options.sessions = ["lint", "typing", "tests", "sources"]
 nox.options.error_on_external_run = True
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
@@ -238,7 +238,7 @@ def next_sources(session: nox.Session, backend: str) -> None:
     every_source(session, backend, *args, libraries="every_library_next")
 
 
-@nox.session(venv_backend="none", requires=["every_library"])
+@nox.session(default=False, venv_backend="none", requires=["every_library"])
 def exact(session: nox.Session) -> None:
     """Kill users' programs on the three backends: `-- --backend torch -k loop`."""
     shared = Path(session.env_dir).with_name("every_library")

@@ -195,16 +195,14 @@ class GeneratorSource(PythonSource):
             skip(self.draws, count - self.count, self)
             goes_on = position["ended"] and next(self.draws, None) is not None
             if self.count > count or goes_on:
-                raise self._longer(count)
+                raise DataNotResumableError(
+                    "The generator yields more batches than before: it changed, or is "
+                    "not the same each time it is iterated.",
+                    received=f"{self.argument}: more than {count:,} batches",
+                    hint="Use the same generator as before, or start over with "
+                    'resume="never".',
+                )
         self.verify(self.last, BatchMark(given=count, last=position["last"]))
-
-    def _longer(self, count: int) -> DataNotResumableError:
-        return DataNotResumableError(
-            "The generator yields more batches than before: it changed, or is not "
-            "the same each time it is iterated.",
-            received=f"{self.argument}: more than {count:,} batches",
-            hint='Use the same generator as before, or start over with resume="never".',
-        )
 
     def fingerprint(self) -> JSON:
         return {"kind": _KIND}

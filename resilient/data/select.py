@@ -177,18 +177,14 @@ def ahead_of_training(data: Any, settings: SourceContext) -> Positioned | None:
         return adapter_for(arguments, settings)
     generator = isinstance(x, types.GeneratorType) and settings.strategy is not None
     if generator and _class("tf_data.adapter", "distributes")(settings.strategy):
-        raise _lost_by_evaluations()
+        raise DataNotResumableError(
+            "A Python generator as validation data under a strategy does not yield "
+            "the same batches again: in each evaluation TensorFlow prefetches batches "
+            "from it and drops them, and how many depends on timing.",
+            received="`validation_data` is a Python generator",
+            hint="Pass arrays, a tf.data.Dataset or a keras.utils.PyDataset.",
+        )
     return None
-
-
-def _lost_by_evaluations() -> DataNotResumableError:
-    return DataNotResumableError(
-        "A Python generator as validation data under a strategy does not yield the "
-        "same batches again: in each evaluation TensorFlow prefetches batches from "
-        "it and drops them, and how many depends on timing.",
-        received="`validation_data` is a Python generator",
-        hint="Pass arrays, a tf.data.Dataset or a keras.utils.PyDataset.",
-    )
 
 
 def is_same(adapter: Positioned, before: JSON) -> bool:

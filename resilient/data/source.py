@@ -183,8 +183,8 @@ class DataSource(ABC):
             "changed, or is not the same each time it is iterated (unseeded random "
             "numbers, draws in parallel calls, file order, time).",
             received=f"{self.argument}: batch {before.given:,} of the iterator",
-            hint="Use the same data as before, seed every random generator in it, and draw "
-            "from each in one thread.",
+            hint="Use the same data as before, seed every random generator in it, and "
+            "draw from each in one thread.",
         )
 
 

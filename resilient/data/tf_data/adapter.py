@@ -28,7 +28,11 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
         **kw: Any,
     ) -> None:
         if isinstance(dataset, tf.distribute.DistributedDataset):
-            raise _distributed(settings)
+            raise DataNotResumableError(
+                "A dataset that is already distributed has no position to return to.",
+                received=f"`{settings.argument}` is a tf.distribute.DistributedDataset",
+                hint="Pass the tf.data.Dataset itself: it will be distributed.",
+            )
         super().__init__(dataset, *args, **kw)
         self._pipeline = Pipeline(self._dataset, settings)
         self._dataset = self._pipeline.dataset
@@ -108,11 +112,3 @@ def distributes(strategy: tf.distribute.Strategy | None) -> bool:
     some = tf.data.Dataset.range(count).batch(count)
     found = strategy.experimental_distribute_dataset(some)
     return isinstance(found, tf.distribute.DistributedDataset)
-
-
-def _distributed(settings: SourceContext) -> DataNotResumableError:
-    return DataNotResumableError(
-        "A dataset that is already distributed has no position to return to.",
-        received=f"`{settings.argument}` is a tf.distribute.DistributedDataset",
-        hint="Pass the tf.data.Dataset itself: it will be distributed.",
-    )

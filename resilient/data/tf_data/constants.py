@@ -31,8 +31,11 @@ FILES = "the directory of files"
 
 # Inputs of datasets that change no batch.
 _FREE = ("num_parallel_calls", "buffer_output_elements", "prefetch_input_elements")
-_FREE_OF = {"PrefetchDataset": "buffer_size", "CacheDatasetV2": "filename"}
-_WITHOUT_VALUE = (types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT)
+_FREE_OF = {
+    "PrefetchDataset": "buffer_size",
+    "CacheDatasetV2": "filename",
+    "SnapshotDatasetV2": "path",
+}
 
 
 def checksums(dataset: Any, graph: PipelineGraph | None) -> dict[str, str]:
@@ -96,8 +99,10 @@ def _in_graph(graph: PipelineGraph) -> Iterator[tuple[str, bytes]]:
     for each in graph.seeded:
         each.seeds = [0, 0]
     yield from _of(graph.definition.node)
-    for _, value in _of(list(graph.nodes_inside())):
-        yield "functions", value
+    # TensorFlow's own functions of these have the number of processors in them.
+    for function in graph.functions(but=("Snapshot", "LoadDataset")):
+        for _, value in _of(function.node_def):
+            yield "functions", value
     for each, its_own in zip(graph.seeded, seeds, strict=True):
         each.seeds = its_own
 
@@ -106,7 +111,7 @@ def _of(nodes: Any) -> Iterator[tuple[str, bytes]]:
     constants = {
         node.name: node.attr["value"].tensor
         for node in nodes
-        if node.op == "Const" and node.attr["dtype"].type not in _WITHOUT_VALUE
+        if node.op == "Const" and node.attr["dtype"].type != types_pb2.DT_RESOURCE
     }
     for node in nodes:
         names = (*_FREE, _FREE_OF.get(node.op, ""))
@@ -126,8 +131,9 @@ def _bytes(op: str, value: Any) -> Iterator[tuple[str, bytes]]:
     if value.dtype != types_pb2.DT_STRING:
         yield op, value.SerializeToString(deterministic=True)
         return
-    texts = _parsed(value)
-    folder = os.path.commonprefix(texts).rpartition(b"/")[0]  # noqa: RUF071  # URLs, too
+    texts = np.ravel(_parsed(value)).tolist()
+    same = os.path.commonprefix(texts) or b""  # noqa: RUF071  # URLs, too
+    folder = same.rpartition(b"/")[0]
     if folder[:1] == b"/" or b"://" in folder:
         yield FILES, folder
         texts = [text.removeprefix(folder) for text in texts]
@@ -137,5 +143,5 @@ def _bytes(op: str, value: Any) -> Iterator[tuple[str, bytes]]:
 def _parsed(value: Any) -> list[Any]:
     with tf.device("/CPU:0"):
         found = tf.io.parse_tensor(value.SerializeToString(), value.dtype)
-    flat: list[Any] = np.ravel(found.numpy()).tolist()
-    return flat
+    rows: list[Any] = np.atleast_1d(found.numpy()).tolist()
+    return rows

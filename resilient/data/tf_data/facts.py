@@ -39,8 +39,8 @@ def fingerprint(dataset: Any, graph: PipelineGraph | None) -> JSON:
 def graph_of(dataset: Any) -> PipelineGraph | None:
     """The graph of a pipeline.
 
-    None if it would be too large, or if it is unclear where its variables belong in a
-    dataset made from it.
+    None if it would be too large, has operations that no graph can have (copies to a
+    device), or if it is unclear where its variables belong in a dataset made from it.
     """
     nbytes = sum(
         tensor.dtype.size * int(tensor.shape.num_elements() or 0)
@@ -48,7 +48,10 @@ def graph_of(dataset: Any) -> PipelineGraph | None:
         for tensor in getattr(each, "_tensors", ())
         if isinstance(tensor, tf.Tensor) and tensor.shape.is_fully_defined()
     )
-    graph = PipelineGraph(dataset) if nbytes <= LARGE_GRAPH else None
+    try:
+        graph = PipelineGraph(dataset) if nbytes <= LARGE_GRAPH else None
+    except tf.errors.FailedPreconditionError:
+        return None
     return None if graph is None or graph.has_copies else graph
 
 

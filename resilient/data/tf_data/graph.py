@@ -5,7 +5,7 @@ graph we can set a seed, and set it again in a resumed run. A dataset made from 
 graph is the same pipeline: same operations, same order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,7 +108,7 @@ class PipelineGraph:
         """Random operations in functions that are called in parallel, in words."""
         library = {f.signature.name: f for f in self.definition.library.function}
         found = []
-        for node in self.definition.node:
+        for node in [*self.definition.node, *self.nodes_inside()]:
             if "Parallel" in node.op or node.op == "MapAndBatchDataset":
                 inside = {n.op for f in _reached([node], library) for n in f.node_def}
                 drawn = sorted(op for op in inside if _is_draw(op))
@@ -125,26 +125,31 @@ class PipelineGraph:
             Whether there are any.
         """
         found = False
-        for function in self._functions():
+        for function in self.functions():
             for node in function.node_def:
                 if node.op == "DummySeedGenerator":
                     _hide(node, function.node_def)
                     found = True
         return found
 
-    def _functions(self) -> Iterator[Any]:
-        """Functions in the order in which operations refer to them."""
+    def functions(self, but: Sequence[str] = ()) -> Iterator[Any]:
+        """Functions in the order in which operations refer to them.
+
+        Args:
+            but: Leave out those that only operations with such names refer to.
+        """
         library = {f.signature.name: f for f in self.definition.library.function}
-        return _reached(self.definition.node, library)
+        nodes = [n for n in self.definition.node if not any(b in n.op for b in but)]
+        return _reached(nodes, library)
 
     def nodes_inside(self) -> Iterator[Any]:
         """The operations of all functions."""
-        for function in self._functions():
+        for function in self.functions():
             yield from function.node_def
 
     def _find_seeded(self) -> Iterator[Seeded]:
         yield from _seeded(self.definition.node, inside=False)
-        for function in self._functions():
+        for function in self.functions():
             yield from _seeded(function.node_def, inside=True)
 
 
@@ -176,7 +181,9 @@ def is_stateful(op: str) -> bool:
 
 def _is_draw(op: str) -> bool:
     """Whether operations of this type change the state of a random generator."""
-    return is_stateful(op) and any(word in op for word in ("Random", "Rng", "Assign"))
+    definition = op_def_registry.get(op)
+    seeded = definition and any(each.name == "seed" for each in definition.attr)
+    return is_stateful(op) and (bool(seeded) or "Rng" in op or "Assign" in op)
 
 
 def _reached(nodes: Any, library: dict[str, Any]) -> Iterator[Any]:

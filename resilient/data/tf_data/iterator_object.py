@@ -74,16 +74,14 @@ class IteratorKind(Kind):
 
     def differences(self, name: str, saved: Encoded) -> list[str]:
         before = saved.get("constants", self._constants)
-        changed = constants.differences(before, self._constants)
+        changed = set(constants.differences(before, self._constants))
         found = [
             f"{name}: its pipeline was given other values: constants of {op}"
-            for op in changed
-            if op != constants.FILES
+            for op in sorted(changed - {constants.FILES})
         ]
-        if saved["seeds"] != self._seeds:
-            pair = saved["seeds"], self._seeds
-            line = "{}: the checkpoint has the seeds {}, this run has {}"
-            found.append(line.format(name, *pair))
+        if (theirs := saved["seeds"]) != (ours := self._seeds):
+            both = f"the checkpoint has the seeds {theirs}, this run has {ours}"
+            found.append(f"{name}: {both}")
         return found
 
     def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:

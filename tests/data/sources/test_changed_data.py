@@ -65,6 +65,39 @@ def vocabulary(seed):
     return both.map(encoded).shuffle(9).batch(8)
 
 
+def ragged(seed):
+    lengths = np.random.default_rng(seed).permutation(8)
+    rows_of = tf.ragged.constant([[float(n)] * n for n in lengths], ragged_rank=1)
+    summed = tf.data.Dataset.from_tensor_slices(rows_of).map(tf.reduce_sum)
+    both = tf.data.Dataset.zip(rows(), summed.repeat())
+    return both.map(lambda row, total: (row[0] + total / 9, row[1])).shuffle(9).batch(8)
+
+
+def table(seed):
+    """Of vectors, in which TensorFlow lists them in any order."""
+    values = np.random.default_rng(seed).random((40, 4), "float32")
+    found = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, [0.0] * 4)
+    found.insert(tf.range(40, dtype=tf.int64), values)
+    numbered = rows().enumerate()
+
+    def added(number, row):
+        return row[0] + tf.ensure_shape(found.lookup(number), [4]), row[1]
+
+    return numbered.map(added).shuffle(9).batch(8)
+
+
+def inside(seed):
+    """In the first of two functions whose constants have the same names."""
+    x, y = of_rows(np.random.default_rng(seed).permutation(40))
+    first = tf.data.Dataset.range(1).flat_map(lambda _: of_arrays(x, y))
+    again = first.batch(40).flat_map(of_arrays)
+    return again.map(lambda x, y: (x * 0.5, y)).shuffle(9).batch(8)
+
+
+def of_arrays(*arrays):
+    return tf.data.Dataset.from_tensor_slices(arrays)
+
+
 def in_memory(seed):
     """Too large for a graph, see ``large``."""
     return split(seed)
@@ -79,14 +112,15 @@ def large(request, monkeypatch):
 @pytest.mark.filterwarnings("ignore:Not bit-exact. .* cannot draw again")
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize(
-    "data", [split, labels, normalised, adapted, vocabulary, in_memory]
+    "data",
+    [split, labels, normalised, adapted, vocabulary, ragged, table, inside, in_memory],
 )
 def test_other_values_in_a_pipeline_are_refused(tmp_path, data):
     """Though the next batches come out of a shuffle's buffer, and are the right ones.
 
     At an epoch's end as in the middle of one; and accepted where the user says so.
     """
-    fit(data(1), tmp_path, stop_at=8)
+    fit(data(1), tmp_path, stop_at=9)
     for step in (7, 5):
         with pytest.raises(DataNotResumableError, match=r"constants of .*\n.* seed="):
             fit(data(2), tmp_path, resume=step)
@@ -96,7 +130,9 @@ def test_other_values_in_a_pipeline_are_refused(tmp_path, data):
         assert len(fit(data(2), tmp_path, resume=7, allow={"data"})) == 15
 
 
-@pytest.mark.parametrize("data", [split, normalised, adapted, vocabulary])
+@pytest.mark.parametrize(
+    "data", [split, normalised, adapted, vocabulary, table, inside]
+)
 def test_the_same_values_are_resumed_exactly(tmp_path, data):
     """Whatever seeds shuffles drew, and however many processors read it."""
 
@@ -135,6 +171,34 @@ def test_files_in_another_order_are_refused_and_in_another_directory_said(
     assert "another directory" not in caplog.text
     assert fit(write(there, range(40)), run, resume=8) == first
     assert "reads files in another directory now" in caplog.text
+
+
+def test_places_of_own_files_may_change(tmp_path):
+    """Of a snapshot and of a cache; and what goes to a device has no graph."""
+
+    def written(folder):
+        no_files = tf.data.TFRecordDataset(tf.constant([], tf.string))
+        data = rows().concatenate(no_files.map(lambda _: nothing))
+        data = data.snapshot(str(tmp_path / folder)).cache(str(tmp_path / f"{folder}-"))
+        return data.shuffle(9, seed=1).batch(8)
+
+    nothing = (tf.zeros([4]), tf.zeros([1]))
+    first = fit(written("one"), tmp_path / "run")
+    for number, step in enumerate((12, 10, 3)):
+        other = written(f"other-{number}")
+        assert fit(other, tmp_path / "run", resume=step) == first
+
+
+def test_data_on_its_way_to_a_device_is_drawn_again(tmp_path):
+    """No graph can hold such a copy."""
+
+    def sent():
+        copy = tf.data.experimental.copy_to_device("/cpu:0")
+        return rows().shuffle(40, seed=1).batch(8).apply(copy)
+
+    expected = fit(sent(), None)
+    fit(sent(), tmp_path, stop_at=8)
+    assert fit(sent(), tmp_path) == expected
 
 
 def test_changed_validation_data_is_said(tmp_path):
@@ -225,9 +289,22 @@ def test_random_draws_in_parallel_calls_are_named_in_the_first_attempt(tmp_path)
 
         return rows().map(add, num_parallel_calls=calls).batch(8)
 
-    with pytest.warns(NotExactWarning, match="ParallelMapDatasetV2: .*up to|up to"):
-        fit(augmented(2), tmp_path / "parallel", stop_at=2)
-    fit(augmented(None), tmp_path / "alone", stop_at=2)  # warnings are errors
+    def inside(calls):
+        return tf.data.Dataset.range(1).interleave(lambda _: chosen(calls)).batch(8)
+
+    def chosen(calls):
+        def scale(x, y):
+            return x * tf.cast(
+                tf.random.categorical([[0.5, 0.5]], 1, seed=1), "float32"
+            )[0], y
+
+        return rows().map(scale, num_parallel_calls=calls)
+
+    for number, data in enumerate((augmented, inside)):
+        with pytest.warns(NotExactWarning, match="parallel calls") as caught:
+            fit(data(2), tmp_path / f"parallel-{number}", stop_at=2)
+        assert any("ParallelMapDatasetV2: " in str(each.message) for each in caught)
+        fit(data(None), tmp_path / f"alone-{number}", stop_at=2)  # or it would raise
 
 
 def test_large_variables_that_a_pipeline_assigns_are_kept(tmp_path):
