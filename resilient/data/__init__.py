@@ -76,6 +76,12 @@ class Positioned(ABC):
     def fingerprint(self) -> JSON:
         """Equal for two runs on the same data."""
 
+    @property
+    def sure_length(self) -> int | None:
+        """Batches that each iterator has, if that is certain."""
+        length: int | None = getattr(self, "num_batches", None)
+        return length
+
     def before_iterator(self) -> None:  # noqa: B027 (few have something to do)
         """Called just before each training iterator is created."""
 

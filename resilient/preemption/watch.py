@@ -156,9 +156,7 @@ class Watch:
             asking.start()  # not waited for
         return self
 
-    def __exit__(
-        self, kind: object, error: BaseException | None, trace: object
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         self.disarm()
         try:
             self._over.set()

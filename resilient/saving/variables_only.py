@@ -76,9 +76,7 @@ class Checkpoints:
         self._opened_in = os.getpid()
         return self
 
-    def __exit__(
-        self, kind: object, error: BaseException | None, trace: object
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         self._opened_in = None
         with self._opened:
             if error is None:

@@ -129,6 +129,7 @@ class TrainingPosition:
         drawn_by_all: Whether every process draws the same batches.
         data: Of the data.
         num_batches: Of an epoch, as far as Keras knows.
+        shortest: Batches of the shortest epoch whose data ran out.
         begun: Whether a loop has created an iterator.
         elsewhere: Whether a different number of processes has drawn so far.
     """
@@ -137,6 +138,7 @@ class TrainingPosition:
     drawn_by_all: bool
     data: DataPosition
     num_batches: Count | None = None
+    shortest: Count | None = None
     begun: bool = False
     elsewhere: bool = False
 

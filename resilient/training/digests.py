@@ -34,9 +34,7 @@ class StateDigests:
     def __enter__(self) -> "StateDigests":
         return self
 
-    def __exit__(
-        self, kind: object, error: BaseException | None, trace: object
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         self._writer.end(error)
 
     def start(self, progress: Progress) -> bool:

@@ -35,7 +35,10 @@ _FREE_OF = {
     "PrefetchDataset": "buffer_size",
     "CacheDatasetV2": "filename",
     "SnapshotDatasetV2": "path",
+    "LoadDataset": "path",
 }
+# Attributes with values of layers and of Python.
+_VALUES = ("boundaries", "key", "pattern", "rewrite")
 
 
 def checksums(dataset: Any, graph: PipelineGraph | None) -> dict[str, str]:
@@ -90,7 +93,8 @@ def check(found: Sequence[str], argument: str, settings: SourceContext) -> None:
 def _in_memory(dataset: Any) -> Iterator[tuple[str, bytes]]:
     for each in chain(dataset):
         for tensor in getattr(each, "_tensors", ()):
-            if isinstance(tensor, tf.Tensor) and tensor.shape.rank:
+            known = isinstance(tensor, tf.Tensor) and tensor.dtype != tf.variant
+            if known and tensor.shape.rank:
                 yield type(each).__name__, repr(array_fingerprint(tensor)).encode()
 
 
@@ -114,6 +118,8 @@ def _of(nodes: Any) -> Iterator[tuple[str, bytes]]:
         if node.op == "Const" and node.attr["dtype"].type != types_pb2.DT_RESOURCE
     }
     for node in nodes:
+        for name in (name for name in _VALUES if name in node.attr):
+            yield node.op, node.attr[name].SerializeToString(deterministic=True)
         names = (*_FREE, _FREE_OF.get(node.op, ""))
         free = {input_of(node, name) for name in names}
         inputs = [name.partition(":")[0] for name in node.input]

@@ -31,6 +31,8 @@ class TorchLoaderData(
 ):
     """Keras's adapter for DataLoaders, with a position."""
 
+    sure_length = None  # samplers and iterable datasets may have a wrong one
+
     def __init__(self, dataloader: Any, *, settings: SourceContext) -> None:
         super().__init__(dataloader)
         loader: Any = self._dataloader  # type: ignore[has-type]

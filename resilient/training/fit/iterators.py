@@ -76,6 +76,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         self._begun = 0  # first batch of the training step that was last begun
         attempt.inputs.only_arrays = are_arrays(arguments)
         self.ran_out = False  # the data ended where Keras asked for more
+        self._shortest: int | None = None  # where it ended the earliest
         self._retraces = False
         kept = {k: v for k, v in arguments.items() if k not in _DATA}
         adapter = adapter_for(arguments, attempt.inputs.settings("x"))
@@ -102,6 +103,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         reshard.require_same_batches(position, drawn_by_all=self._drawn_by_all)
         self._resume = (position, batch)
         self._num_batches = position.num_batches  # unknown at first, then learned
+        self._shortest = position.shortest
         self.data_adapter.resume(position.data)
 
     def let_go(self) -> None:
@@ -128,6 +130,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         return TrainingPosition(
             held=held,
             num_batches=None if length is None else int(length),
+            shortest=self._shortest,
             drawn_by_all=self._drawn_by_all,
             data=self.data_adapter.position(drawn, held=held),
         )
@@ -143,19 +146,20 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         return range(self._begun, min(end, limit) if limit else end)
 
     def least_length(self) -> int | None:
-        """Batches that every epoch has at least, if known.
+        """The first batch of the step in which an epoch may run out of data, if known.
 
-        The data may run out in the middle of a step (steps_per_execution); a length
-        that Keras learned includes all of that step.
+        A step may draw several (steps_per_execution).
         """
-        known, step = self.data_adapter.num_batches, int(self.steps_per_execution)
-        if self.steps_per_epoch or self._num_batches is None:
+        if self.steps_per_epoch:
             return None
-        return int(self._num_batches) - step if known is None else known - step + 1
+        known = self.data_adapter.sure_length
+        known = known and known - int(self.steps_per_execution) + 1
+        return known if self._shortest is None else self._shortest
 
     def check_length(self, least: int | None) -> None:
         """Check an epoch whose data ran out in the step that was last begun."""
         self._attempt.inputs.check_length(self._begun, least)
+        self._shortest = min(self._begun, least or self._begun)
 
     def catch_stop_iteration(self) -> AbstractContextManager[None]:
         return _RunningOut(self, super().catch_stop_iteration())

@@ -6,8 +6,7 @@ Importing this module loads neither Keras nor a backend.
 import contextlib
 from collections.abc import Iterator
 from contextlib import nullcontext
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from resilient.errors import require_integer
 from resilient.saving.directory import OnDirectory
@@ -51,18 +50,13 @@ class RunContext(OnDirectory):
         return self
 
     @ending_at_user_line
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         """Save, unless an error ended the block, and unlock the directory."""
         session, self._session = self._session, None
         assert session is not None
-        if error is not None:
+        if error[0] is not None:
             self._plan.standing.inside = True
-            session.__exit__(kind, error, trace)
+            session.__exit__(*error)
             return
         with session:
             self._require_attempt("with").end()

@@ -86,6 +86,17 @@ def table(seed):
     return numbered.map(added).shuffle(9).batch(8)
 
 
+def bounded(seed):
+    """Numbers that are in no constant, but in an operation itself."""
+    bounds = np.sort(np.random.default_rng(seed).random(5)).tolist()
+    layer = keras.layers.Discretization(bin_boundaries=bounds)
+
+    def binned(x, y):
+        return x + tf.cast(layer(x), tf.float32), y
+
+    return rows().batch(8).map(binned).shuffle(3)
+
+
 def inside(seed):
     """In the first of two functions whose constants have the same names."""
     x, y = of_rows(np.random.default_rng(seed).permutation(40))
@@ -113,7 +124,18 @@ def large(request, monkeypatch):
 @pytest.mark.usefixtures("large")
 @pytest.mark.parametrize(
     "data",
-    [split, labels, normalised, adapted, vocabulary, ragged, table, inside, in_memory],
+    [
+        split,
+        labels,
+        normalised,
+        adapted,
+        vocabulary,
+        ragged,
+        table,
+        bounded,
+        inside,
+        in_memory,
+    ],
 )
 def test_other_values_in_a_pipeline_are_refused(tmp_path, data):
     """Though the next batches come out of a shuffle's buffer, and are the right ones.
@@ -131,7 +153,7 @@ def test_other_values_in_a_pipeline_are_refused(tmp_path, data):
 
 
 @pytest.mark.parametrize(
-    "data", [split, normalised, adapted, vocabulary, table, inside]
+    "data", [split, normalised, adapted, vocabulary, table, bounded, inside]
 )
 def test_the_same_values_are_resumed_exactly(tmp_path, data):
     """Whatever seeds shuffles drew, and however many processors read it."""
@@ -271,11 +293,42 @@ def test_a_loops_epoch_that_ends_too_early_after_a_resume_is_refused(tmp_path, s
         loop(36, resume=step, on_data_change="warn")
 
 
-def test_an_epoch_as_long_as_before_is_no_error(tmp_path):
+def shrinking():
+    """A pipeline whose epochs have 13, 11, 11, 12 and 12 batches, in each process."""
+    data = rows().repeat(2).shuffle(80, seed=2).take(40)
+    return data.filter(lambda x, y: y[0] > 1.8).batch(2)
+
+
+def of_a_wrong_length():
+    """A loader that has fewer batches than its length says."""
+    torch = pytest.importorskip("torch")
+
+    class Rows(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            x, y = of_rows(np.arange(40))
+            return zip(torch.tensor(x), torch.tensor(y), strict=True)
+
+        def __len__(self):
+            return 50
+
+    return torch.utils.data.DataLoader(Rows(), batch_size=4)
+
+
+@pytest.mark.filterwarnings("ignore:Length of IterableDataset")
+@pytest.mark.parametrize(
+    ("data", "steps"),
+    [
+        (lambda: of_length(38), (13, 10, 2)),
+        (of_a_wrong_length, (13, 10, 2)),
+        (shrinking, (42, 30)),  # after a shorter epoch
+    ],
+)
+def test_an_epoch_as_long_as_before_is_no_error(tmp_path, data, steps):
     """With a smaller last batch, too, and where Keras knows of no length."""
-    expected = fit(of_length(38), None)
-    fit(of_length(38), tmp_path, stop_at=16)
-    assert fit(of_length(38), tmp_path) == expected
+    expected = fit(data(), None, epochs=5)
+    assert fit(data(), tmp_path, epochs=5) == expected
+    for step in steps:
+        assert fit(data(), tmp_path, resume=step, epochs=5) == expected
 
 
 def test_random_draws_in_parallel_calls_are_named_in_the_first_attempt(tmp_path):
