@@ -121,6 +121,8 @@ class DataInputs:
     def check_length(self, given: int, before: int | None) -> None:
         """Refuse an epoch of a resumed run that ended before its known length.
 
+        But for a generator, which is drawn from once: its first epoch takes all of it.
+
         Args:
             given: Its batches.
             before: As many as it should have; None: unknown.
@@ -128,7 +130,10 @@ class DataInputs:
         Raises:
             DataNotResumableError: Unless ``on_data_change="warn"``.
         """
-        if self._resumed and before is not None and given < before:
+        if not self._resumed or before is None or given >= before:
+            return
+        assert self.training is not None
+        if self.training.data_adapter.fingerprint()["kind"] != "generator":
             self._settings.options.refuse(
                 "An epoch ended too early after a resume: the data changed, did not "
                 "return to its position, or has another length in each epoch.",

@@ -299,6 +299,11 @@ def shrinking():
     return data.filter(lambda x, y: y[0] > 1.8).batch(2)
 
 
+def generated():
+    """Of which the first epoch takes all, and Keras has two batches for each other."""
+    yield from rows().batch(4).as_numpy_iterator()
+
+
 def of_a_wrong_length():
     """A loader that has fewer batches than its length says."""
     torch = pytest.importorskip("torch")
@@ -320,6 +325,7 @@ def of_a_wrong_length():
     [
         (lambda: of_length(38), (13, 10, 2)),
         (of_a_wrong_length, (13, 10, 2)),
+        (generated, (13, 11, 10, 2)),
         (shrinking, (42, 30)),  # after a shorter epoch
     ],
 )
