@@ -9,11 +9,20 @@ import numpy as np
 if keras.backend.backend() == "torch":
     import torch  # noqa: F401
 
+import pytest
 import tensorflow as tf
 
 import resilient
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
+
+
+@pytest.fixture(autouse=True)
+def no_global_seed():
+    """Pipelines draw their seeds from nowhere; afterwards as before."""
+    tf.random.set_seed(None)
+    yield
+    tf.random.set_seed(None)
 
 
 class Interrupted(Exception):

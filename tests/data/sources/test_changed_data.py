@@ -11,7 +11,13 @@ from resilient import DataNotResumableError, NotExactWarning
 
 tf = pytest.importorskip("tensorflow")
 
-from support.pipelines import TENSORFLOW, Interrupted, fit, rows  # noqa: E402
+from support.pipelines import (  # noqa: E402
+    TENSORFLOW,
+    Interrupted,
+    fit,
+    no_global_seed,  # noqa: F401
+    rows,
+)
 
 pytestmark = [
     pytest.mark.waits,

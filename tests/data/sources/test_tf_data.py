@@ -13,7 +13,7 @@ if keras.backend.backend() == "torch":
 
 tf = pytest.importorskip("tensorflow")
 
-from support.pipelines import fit, rows  # noqa: E402
+from support.pipelines import fit, no_global_seed, rows  # noqa: E402, F401
 
 from resilient.backends import get_backend  # noqa: E402
 from resilient.data import DataOptions  # noqa: E402
@@ -35,14 +35,6 @@ pytestmark = [
 ]
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
-
-
-@pytest.fixture(autouse=True)
-def _no_global_seed():
-    """Pipelines draw their seeds from nowhere; afterwards as before."""
-    tf.random.set_seed(None)
-    yield
-    tf.random.set_seed(None)
 
 
 def none_ahead(dataset):
