@@ -102,7 +102,10 @@ class DataPosition:
         """
         if "seeds" not in self.source:
             return self
-        source = {key: item for key, item in self.source.items() if key != "state"}
+        # A shard's constants are not those of another.
+        source = {
+            k: i for k, i in self.source.items() if k not in ("state", "constants")
+        }
         given = None if self.given is None else self.drawn
         return replace(
             self, source=source, given=given, pending=[], last=None, ended=None

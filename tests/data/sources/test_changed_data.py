@@ -202,12 +202,13 @@ def test_files_in_another_order_are_refused_and_in_another_directory_said(
 
 
 def test_places_of_own_files_may_change(tmp_path):
-    """Of a snapshot and of a cache; and what goes to a device has no graph."""
+    """Of a snapshot, and of a cache where nothing else begins to write it."""
 
     def written(folder):
         no_files = tf.data.TFRecordDataset(tf.constant([], tf.string))
         data = rows().concatenate(no_files.map(lambda _: nothing))
-        data = data.snapshot(str(tmp_path / folder)).cache(str(tmp_path / f"{folder}-"))
+        data = data.snapshot(str(tmp_path / folder))
+        data = data.cache(str(tmp_path / f"{folder}-")) if TENSORFLOW else data
         return data.shuffle(9, seed=1).batch(8)
 
     nothing = (tf.zeros([4]), tf.zeros([1]))
@@ -330,7 +331,7 @@ def of_a_wrong_length():
     ("data", "steps"),
     [
         (lambda: of_length(38), (13, 10, 2)),
-        (of_a_wrong_length, (13, 10, 2)),
+        (of_a_wrong_length, (13, 2)),
         (generated, (13, 11, 10, 2)),
         (shrinking, (42, 30)),  # after a shorter epoch
     ],
