@@ -77,10 +77,9 @@ class Positioned(ABC):
         """Equal for two runs on the same data."""
 
     @property
-    def sure_length(self) -> int | None:
-        """Batches that each iterator has, if that is certain."""
-        length: int | None = getattr(self, "num_batches", None)
-        return length
+    def sure_length(self) -> Any:
+        """How many batches each iterator has; None unless that is certain."""
+        return getattr(self, "num_batches", None)
 
     def before_iterator(self) -> None:  # noqa: B027 (few have something to do)
         """Called just before each training iterator is created."""

@@ -100,7 +100,7 @@ class PythonSource(DataSource):
 
 class _Position(TypedDict):
     kind: Literal["generator"]
-    origin: JSON
+    random: JSON
     drawn: Count
     ended: bool
     last: str
@@ -122,7 +122,7 @@ class GeneratorSource(PythonSource):
         known = isinstance(kind, str) and kind == _KIND
         what = "where a generator began"
         position: JSON = well_formed(_Position, found, what) if known else {}
-        self._origin: JSON | None = position.get("origin")
+        self._origin: JSON | None = position.get("random")
         shared, draws = global_generators(), position.get("draws")
         self._watched = Draws(generator, shared, each=True, known=draws)
         self.draws = self._counting(self._watched)
@@ -170,7 +170,7 @@ class GeneratorSource(PythonSource):
             )
         return {
             "kind": _KIND,
-            "origin": self._origin,
+            "random": self._origin,
             "drawn": self.count,
             "ended": self.ended,
             "last": checksum(self.last),

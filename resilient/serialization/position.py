@@ -102,10 +102,8 @@ class DataPosition:
         """
         if "seeds" not in self.source:
             return self
-        # A shard's constants are not those of another.
-        source = {
-            k: i for k, i in self.source.items() if k not in ("state", "constants")
-        }
+        own = ("state", "constants")  # a shard's are not those of another
+        source = {key: item for key, item in self.source.items() if key not in own}
         given = None if self.given is None else self.drawn
         return replace(
             self, source=source, given=given, pending=[], last=None, ended=None
