@@ -192,7 +192,7 @@ def _common(positions: Positions) -> tuple[Encoded, dict[str, np.ndarray]]:
     """The encoded position without the process's own batches, and its arrays."""
     x, validation = positions.x, positions.validation_data
     common = Positions(
-        x=x and replace(x, data=x.data.shared(), elsewhere=True),
+        x=x and replace(x, data=x.data.shared(), elsewhere=True, shortest=None),
         validation_data=validation
         and replace(validation, data=validation.data.shared()),
     )

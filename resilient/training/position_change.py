@@ -50,7 +50,7 @@ def moved(
     samples = int(live["data samples"])
     length = -(-samples // new)
     if not progress.batch and not position.held:
-        return Moved(progress, replace(position, num_batches=length))
+        return Moved(progress, replace(position, num_batches=length, shortest=None))
     shuffles = saved.get("data shuffle"), live["data shuffle"]
     drawn = position.data.drawn * old
     if not progress.batch and (drawn or shuffles[0] != shuffles[1]):
@@ -80,7 +80,7 @@ def moved(
             f"{samples:,}"
         )
     data = replace(position.data, drawn=drawn // new)
-    position = replace(position, data=data, num_batches=length)
+    position = replace(position, data=data, num_batches=length, shortest=None)
     return Moved(progress._replace(batch=drawn // new), position)
 
 
