@@ -123,9 +123,8 @@ SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize(
-    "schedule", ["0 first", pytest.param("1 first", marks=pytest.mark.long)]
-)
+@pytest.mark.long  # `nox -s exact` kills two workers at batches, too
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("layout", HARDEST)
 def test_killed_at_batches(
     layout: str, schedule: str, run_of: MakeRun, uninterrupted: Expected
