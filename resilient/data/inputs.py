@@ -66,6 +66,7 @@ class DataInputs:
         self.validated = False
         self.only_arrays = False
         self._anew = self._resumed = False
+        self._shortest: int | None = None  # batches of the shortest epoch that ran out
         self._arguments, self._positions = arguments, positions
         self._settings = SourceContext(
             backend,
@@ -112,32 +113,35 @@ class DataInputs:
         assert self.training is not None
         self._resumed = not self._anew
         if x is not None:
+            self._shortest = x.shortest
             self.training.resume_at(x, batch)
         elif not self._anew:
             raise MalformedError("no position in the training data")
         if self.validation is not None and validation is not None:
             self.validation.resume(validation.data)
 
-    def check_length(self, given: int, before: int | None) -> None:
-        """Refuse an epoch of a resumed run that ended before its known length.
+    def check_length(self, given: int, known: int | None) -> None:
+        """Refuse an epoch of a resumed run whose data ran out earlier than before.
 
         But for a generator, which is drawn from once: its first epoch takes all of it.
 
         Args:
             given: Its batches.
-            before: As many as it should have; None: unknown.
+            known: As many as the data has; None: unknown.
 
         Raises:
             DataNotResumableError: Unless ``on_data_change="warn"``.
         """
-        if not self._resumed or before is None or given >= before:
+        least = known if self._shortest is None else self._shortest
+        self._shortest = min(given, least or given)
+        if not self._resumed or least is None or given >= least:
             return
         assert self.training is not None
         if self.training.data_adapter.fingerprint()["kind"] != "generator":
             self._settings.options.refuse(
                 "An epoch ended too early after a resume: the data changed, did not "
                 "return to its position, or has another length in each epoch.",
-                received=f"{given:,} batches in this epoch, {before:,} expected",
+                received=f"{given:,} batches in this epoch, {least:,} expected",
                 hint="Use the same data as before.",
             )
 
@@ -153,6 +157,7 @@ class DataInputs:
         with self.training.data_adapter.frozen():
             random = rng.capture(self.backend)
             x = self.training.position(in_epoch=in_epoch)
+            x = replace(x, shortest=self._shortest)
             # Its old position, if this process has not validated yet.
             validation = self._positions.validation_data
             if self.validation is not None:

@@ -58,10 +58,11 @@ class _RunningOut:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
         if kind is None:
             self._of.ran_out = False
-        length = self._of.least_length()
+            return self._keras.__exit__(kind, error, trace)
+        known = self._of.known_length()  # Keras may change it now
         caught = self._keras.__exit__(kind, error, trace)
-        if kind is not None and caught:
-            self._of.check_length(length)
+        if caught:
+            self._of.check_length(known)
         return caught
 
 
@@ -76,7 +77,6 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         self._begun = 0  # first batch of the training step that was last begun
         attempt.inputs.only_arrays = are_arrays(arguments)
         self.ran_out = False  # the data ended where Keras asked for more
-        self._shortest: int | None = None  # where it ended the earliest
         self._retraces = False
         kept = {k: v for k, v in arguments.items() if k not in _DATA}
         adapter = adapter_for(arguments, attempt.inputs.settings("x"))
@@ -103,7 +103,6 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         reshard.require_same_batches(position, drawn_by_all=self._drawn_by_all)
         self._resume = (position, batch)
         self._num_batches = position.num_batches  # unknown at first, then learned
-        self._shortest = position.shortest
         self.data_adapter.resume(position.data)
 
     def let_go(self) -> None:
@@ -130,7 +129,6 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         return TrainingPosition(
             held=held,
             num_batches=None if length is None else int(length),
-            shortest=self._shortest,
             drawn_by_all=self._drawn_by_all,
             data=self.data_adapter.position(drawn, held=held),
         )
@@ -145,21 +143,18 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         limit = self.steps_per_epoch or self._num_batches
         return range(self._begun, min(end, limit) if limit else end)
 
-    def least_length(self) -> int | None:
-        """The first batch of the step in which an epoch may run out of data, if known.
+    def known_length(self) -> int | None:
+        """The first batch of the step in which an epoch runs out of data, if known.
 
         A step may draw several (steps_per_execution).
         """
-        if self.steps_per_epoch:
-            return None
-        known = self.data_adapter.sure_length
-        known = known and known - int(self.steps_per_execution) + 1
-        return known if self._shortest is None else self._shortest
+        known: int | None = self.data_adapter.sure_length
+        return known and max(0, known - int(self.steps_per_execution) + 1)
 
-    def check_length(self, least: int | None) -> None:
+    def check_length(self, known: int | None) -> None:
         """Check an epoch whose data ran out in the step that was last begun."""
-        self._attempt.inputs.check_length(self._begun, least)
-        self._shortest = min(self._begun, least or self._begun)
+        if not self.steps_per_epoch:
+            self._attempt.inputs.check_length(self._begun, known)
 
     def catch_stop_iteration(self) -> AbstractContextManager[None]:
         return _RunningOut(self, super().catch_stop_iteration())

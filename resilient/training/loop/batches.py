@@ -81,7 +81,6 @@ class Batches:
         self._position: TrainingPosition | None = None
         self._begun = False
         self._length = adapter.num_batches
-        self._shortest: int | None = None  # batches of the shortest epoch
 
     def require_same(self, data: Any, options: BatchOptions) -> None:
         """Raise DataNotResumableError if the data differs from the previous epoch's."""
@@ -108,7 +107,6 @@ class Batches:
         with kept_random_state(self._inputs.backend, leave=self._inputs.drawn_ahead):
             self.data_adapter.resume(position.data)
         self._position, self._batch = position, batch
-        self._shortest = position.shortest
         # If an iterator is held, recreate that one.
         self._begun = position.begun and not position.held
 
@@ -118,7 +116,6 @@ class Batches:
         drawn = self._drawn if held else 0
         return TrainingPosition(
             held=held,
-            shortest=self._shortest,
             drawn_by_all=self._drawn_by_all,
             begun=self._begun,
             data=self.data_adapter.position(drawn, held=held),
@@ -158,9 +155,8 @@ class Batches:
             batch = next(self._live)
         except StopIteration:
             if self._batch and self._steps is None:
-                least = self._shortest or self.data_adapter.sure_length
-                self._inputs.check_length(self._batch, least)
-                self._shortest = min(self._batch, least or self._batch)
+                known = self.data_adapter.sure_length
+                self._inputs.check_length(self._batch, known)
                 raise
             if self._batch or not self._drawn:
                 raise self._ran_out() from None
