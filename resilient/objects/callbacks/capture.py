@@ -6,8 +6,7 @@ write files, how far these were written (see ``files`` and ``tensorboard``).
 
 It refuses callbacks whose classes or order differ from the checkpoint's (unless some
 are gone that had no state), and a ``state_dict()`` that does not consist of plain
-values and arrays. The state of closures
-and lambdas cannot be seen and is not captured.
+values and arrays. The state of closures and lambdas cannot be seen and is not captured.
 """
 
 import re
@@ -25,21 +24,18 @@ from resilient.errors import (
 )
 from resilient.objects import kinds
 from resilient.objects.callbacks.files import special
-from resilient.objects.callbacks.matching import matched
+from resilient.objects.callbacks.matching import describe, matched, size
 from resilient.objects.callbacks.special import Action, Arrays
 from resilient.objects.content import Scope
 from resilient.objects.tracker import Tracker
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import encode
 from resilient.serialization.schema import well_formed
 from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state import variables
-from resilient.state.difference import edits
 
 _BAR = "keras.callbacks.ProgbarLogger"
 _BARS = "callbacks.bar"  # prefix of their names
-_NO_STATE = encode({}, {}, "state")
 _PREFIX = re.compile(r"callbacks\.[^.:[]+")  # a callback's name, before its paths
 
 
@@ -130,7 +126,7 @@ class CallbackStates:
         ours = [_class_name(each) for each in self._callbacks.values()]
         ours = [name for name in ours if name != _BAR]
         if [name for name in theirs if name not in gone] != ours:
-            return [_changed(theirs, ours)]
+            return [describe(theirs, ours)]
         found = []
         for name, entry in self._pairs([e for e in saved if e["class"] not in gone]):
             found += _unfit(self._callbacks[name], entry)
@@ -140,7 +136,7 @@ class CallbackStates:
         """The checkpoint's classes of callbacks that are gone, if they had no state."""
         ours = {_BAR, *map(_class_name, self._callbacks.values())}
         gone = {entry["class"] for entry in saved} - ours
-        return gone if _size(self.matched(saved)) == _size(saved) else set()
+        return gone if size(self.matched(saved)) == size(saved) else set()
 
     def restore(self, saved: Sequence[Encoded], arrays: Arrays) -> None:
         """Restore every callback's state. May be repeated.
@@ -248,17 +244,6 @@ def _by_callback(
     return found
 
 
-def _size(entries: Sequence[Encoded]) -> int:
-    """How many parts of a state these entries have."""
-    return sum(
-        len([*entry.get("changes", ()), *entry.get("deleted", ())])
-        + len(entry.get("orders", ()))
-        + (entry.get("state_dict", _NO_STATE) != _NO_STATE)
-        + (entry.get("special") is not None)
-        for entry in entries
-    )
-
-
 def _unfit(callback: Any, entry: Encoded) -> list[str]:
     """Why an entry of the right class still cannot be restored."""
     if entry.keys() == {"class"}:  # a new callback, which gets nothing
@@ -289,32 +274,3 @@ def _class_name(callback: Any) -> str:
     if getattr(keras.callbacks, cls.__name__, None) is cls:
         return f"keras.callbacks.{cls.__name__}"
     return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _changed(was: Sequence[str], now: Sequence[str]) -> str:
-    """How one list of callbacks differs from another, in one line."""
-    if sorted(was) == sorted(now):
-        return (
-            "callbacks: the checkpoint has them in a different order "
-            f"({_names(was)}; now {_names(now)})"
-        )
-    done = []
-    for what, i, j in edits(was, now):
-        if what == "replace":
-            old, new = was[i], now[j]
-            done.append(f"{_short(new, old)} replaced {_short(old, new)}")
-        else:
-            name = now[j] if what == "insert" else was[i]
-            verb = "added" if what == "insert" else "removed"
-            done.append(f"{name.rpartition('.')[2]} was {verb}")
-    return f"callbacks: {', '.join(done)}"
-
-
-def _short(name: str, other: str) -> str:
-    """The class name alone, unless only the module distinguishes them."""
-    last = name.rpartition(".")[2]
-    return name if last == other.rpartition(".")[2] else last
-
-
-def _names(classes: Sequence[str]) -> str:
-    return ", ".join(name.rpartition(".")[2] for name in classes) or "none"

@@ -9,8 +9,11 @@ from difflib import SequenceMatcher
 
 from resilient.objects.traversal import is_below
 from resilient.serialization import Encoded
+from resilient.serialization.json_values import encode
+from resilient.state.difference import edits
 
 _LEADS = ("alias", "object")
+_NO_STATE = encode({}, {}, "state")
 
 
 def matched(saved: Sequence[Encoded], classes: Sequence[str]) -> list[Encoded]:
@@ -65,3 +68,43 @@ def _renamed(entry: Encoded, names: Mapping[str, str]) -> Encoded:
         "orders": {k: order for k, order in orders if k is not None},
         "deleted": [each for each in deleted if each is not None],
     }
+
+
+def size(entries: Sequence[Encoded]) -> int:
+    """How many parts of a state these entries have."""
+    return sum(
+        len([*entry.get("changes", ()), *entry.get("deleted", ())])
+        + len(entry.get("orders", ()))
+        + (entry.get("state_dict", _NO_STATE) != _NO_STATE)
+        + (entry.get("special") is not None)
+        for entry in entries
+    )
+
+
+def describe(was: Sequence[str], now: Sequence[str]) -> str:
+    """How one list of callbacks differs from another, in one line."""
+    if sorted(was) == sorted(now):
+        return (
+            "callbacks: the checkpoint has them in a different order "
+            f"({_names(was)}; now {_names(now)})"
+        )
+    done = []
+    for what, i, j in edits(was, now):
+        if what == "replace":
+            old, new = was[i], now[j]
+            done.append(f"{_short(new, old)} replaced {_short(old, new)}")
+        else:
+            name = now[j] if what == "insert" else was[i]
+            verb = "added" if what == "insert" else "removed"
+            done.append(f"{name.rpartition('.')[2]} was {verb}")
+    return f"callbacks: {', '.join(done)}"
+
+
+def _short(name: str, other: str) -> str:
+    """The class name alone, unless only the module distinguishes them."""
+    last = name.rpartition(".")[2]
+    return name if last == other.rpartition(".")[2] else last
+
+
+def _names(classes: Sequence[str]) -> str:
+    return ", ".join(name.rpartition(".")[2] for name in classes) or "none"
