@@ -16,6 +16,16 @@ import resilient
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 
+# Marks of a module that trains on pipelines.
+MARKS = [
+    pytest.mark.waits,
+    pytest.mark.sources,
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
+    pytest.mark.filterwarnings("ignore:Seed .* from outer graph"),
+    pytest.mark.filterwarnings("ignore:Your input ran out of data"),
+    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed"),
+]
+
 
 @pytest.fixture(autouse=True)
 def no_global_seed():

@@ -12,6 +12,7 @@ from resilient import DataNotResumableError, NotExactWarning
 tf = pytest.importorskip("tensorflow")
 
 from support.pipelines import (  # noqa: E402
+    MARKS,
     TENSORFLOW,
     Interrupted,
     fit,
@@ -19,14 +20,7 @@ from support.pipelines import (  # noqa: E402
     rows,
 )
 
-pytestmark = [
-    pytest.mark.waits,
-    pytest.mark.sources,
-    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
-    pytest.mark.filterwarnings("ignore:Seed .* from outer graph"),
-    pytest.mark.filterwarnings("ignore:Your input ran out of data"),
-    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed"),
-]
+pytestmark = MARKS
 
 
 def of_rows(order):

@@ -13,7 +13,7 @@ if keras.backend.backend() == "torch":
 
 tf = pytest.importorskip("tensorflow")
 
-from support.pipelines import fit, no_global_seed, rows  # noqa: E402, F401
+from support.pipelines import MARKS, fit, no_global_seed, rows  # noqa: E402, F401
 
 from resilient.backends import get_backend  # noqa: E402
 from resilient.data import DataOptions  # noqa: E402
@@ -25,14 +25,7 @@ from resilient.data.tf_data.position import LargeStateWarning  # noqa: E402
 from resilient.data.tf_data.seed_counts import SeedCount  # noqa: E402
 from resilient.data.tf_data.variables import PipelineVariables  # noqa: E402
 
-pytestmark = [
-    pytest.mark.waits,
-    pytest.mark.sources,
-    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
-    pytest.mark.filterwarnings("ignore:Seed .* from outer graph"),
-    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed"),
-    pytest.mark.filterwarnings("ignore:Your input ran out of data"),
-]
+pytestmark = MARKS
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 
