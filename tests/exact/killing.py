@@ -73,8 +73,8 @@ class Killer:
         self.directory = directory
         self.before = committed(directory)
         self.trained: list[Any] = []
-        self._seen = self._directories()
-        self._at_first = len(self._seen)
+        self._older = self._directories()
+        self._saved: set[str] = set()
         if self.kill and self.kill.event == "save":
             watch = threading.Thread(target=self._die_in_save, daemon=True)
             watch.start()
@@ -126,8 +126,8 @@ class Killer:
 
     def _saves(self) -> int:
         """How many saves of this attempt began."""
-        self._seen |= self._directories()
-        return len(self._seen) - self._at_first
+        self._saved |= self._directories() - self._older
+        return len(self._saved)
 
     def _directories(self) -> set[str]:
         """Steps of which there is anything: what is written has a longer name."""
