@@ -338,30 +338,19 @@ def next_keras_suite(session: nox.Session, backend: str) -> None:
 @nox.session(default=False, venv_backend="none")
 @each_backend
 def fuzz(session: nox.Session, backend: str) -> None:
-    """Let every reader read mutated files: ``nox -s fuzz -- --minutes 10`` in all."""
+    """Let every reader read mutated files: ``nox -s fuzz -- --minutes 10``, each."""
     of_tests = f"tests({backend})"  # where what this needs is installed
     reuse = "-R" if "-R" in sys.argv else "-r"  # as the outer nox
     session.run("nox", reuse, "-s", of_tests, "--install-only", external=True)
     python = (
         Path(session.env_dir).absolute().with_name(f"tests-{backend}") / "bin/python"
     )
-    minutes, others = shared_minutes(session.posargs)
     session.chdir("tests")  # leaves the checkout off sys.path
     session.run(
-        *(str(python), "-m", "fuzz", "--minutes", minutes, *others),
+        *(str(python), "-m", "fuzz", *session.posargs),
         env={"KERAS_BACKEND": backend},
         external=True,
     )
-
-
-def shared_minutes(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """One backend's part of the minutes that were given, and what else was."""
-    others, minutes = list(arguments), 10.0
-    if "--minutes" in others:
-        at = others.index("--minutes")
-        minutes = float(others[at + 1])
-        del others[at : at + 2]
-    return str(minutes / len(BACKENDS)), others
 
 
 @nox.session(default=False)
