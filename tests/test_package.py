@@ -37,7 +37,7 @@ def test_the_command_line_loads_neither_keras_nor_a_backend(
     code = (
         "import sys, resilient.cli.main\n"
         "heavy = {'keras', 'tensorflow', 'jax', 'torch', 'orbax', 'pandas', 'scipy'}\n"
-        "heavy |= {'rich', 'shtab'}\n"
+        "heavy |= {'rich'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     child = subprocess.run(

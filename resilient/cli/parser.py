@@ -7,7 +7,6 @@ from typing import Any
 from resilient._version import __version__
 from resilient.cli import (
     commands,
-    completion,
     contents,
     convert,
     diff,
@@ -29,7 +28,6 @@ _GROUPS = {
     "inspect": ("ls", "show", "report", "watch", "diff", "verify"),
     "convert": ("export", "import"),
     "clean up": ("prune",),
-    "set up": ("completion",),
 }
 
 _END = """\
@@ -103,7 +101,6 @@ def make_parser() -> argparse.ArgumentParser:
     convert.add_export(add)
     convert.add_import(add)
     _add_prune(add)
-    completion.add_to(subparsers, parser)
     parser.commands = subparsers.choices
     return parser
 

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from resilient.cli.commands import OK, nothing
@@ -11,6 +11,7 @@ from resilient.cli.report_text import report_text
 from resilient.cli.runs import RunSearch
 from resilient.cli.style import say
 from resilient.display import size
+from resilient.errors import NotSupportedError
 from resilient.report import extra
 from resilient.report.facts import RunFacts, read_facts
 from resilient.serialization import JSON
@@ -22,16 +23,12 @@ def add_to(add: Add) -> None:
     """Add the command to the others."""
     text = "Show how a run spent its time, or several runs side by side."
     command = add("report", _report, _print, text)
-    page = "also write a self-contained HTML page with charts"
+    page = "also write a self-contained HTML page of one run, with charts"
     command.add_argument("--html", metavar="FILE", type=Path, help=page)
-    picture = "also write the charts as a PNG image"
-    command.add_argument("--png", metavar="FILE", type=Path, help=picture)
 
 
 def _report(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    wanted = {"html": arguments.html, "png": arguments.png}
-    files = {kind: path for kind, path in wanted.items() if path is not None}
-    if files:
+    if arguments.html is not None:
         extra.require()
     found, search = read_facts(store), RunSearch(store.directory)
     runs = [found] if found is not None else list(facts_below(store, search))
@@ -44,23 +41,22 @@ def _report(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     else:
         data["runs"] = [{"name": run.name, **run.to_json()} for run in runs]
         data |= {"complete": search.complete, "unreadable": search.unreadable}
-    for kind, path in files.items():
-        path.write_bytes(_drawn(kind, str(store), runs, several=found is None))
-    return OK, data | {"written": [str(path) for path in files.values()]}
+    if arguments.html is not None:
+        arguments.html.write_text(_page(found, store), "utf-8")
+    written = [] if arguments.html is None else [str(arguments.html)]
+    return OK, data | {"written": written}
 
 
-def _drawn(kind: str, name: str, runs: Sequence[RunFacts], *, several: bool) -> bytes:
-    if kind == "png":
-        from resilient.report.picture import png
-
-        return png(runs)
-    if several:
-        from resilient.report.comparison import page_of_several
-
-        return page_of_several(name, runs).html().encode()
+def _page(run: RunFacts | None, store: Store) -> str:
+    if run is None:
+        raise NotSupportedError(
+            "A page is of one run.",
+            received=str(store),
+            hint="Name one of the runs in it: `resilient report` lists them.",
+        )
     from resilient.report.sections import page_of
 
-    return page_of(runs[0]).html().encode()
+    return page_of(run).html()
 
 
 def _print(data: JSON) -> None:

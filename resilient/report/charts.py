@@ -14,7 +14,7 @@ from resilient.errors import printable
 from resilient.report.bars import Timeline, timeline
 from resilient.report.curves import Curve
 from resilient.report.facts import RunFacts, Saved
-from resilient.report.look import DASHES, PARTS, SERIES, SHAPES, Look
+from resilient.report.look import DASHES, PARTS, SERIES, SHAPES, color
 from resilient.telemetry.accounting import Span
 
 Chart = Any  # Altair's charts share no base class that mypy could check
@@ -23,62 +23,51 @@ _MOST_KILLS = 60
 _ROW = 26  # pixels per row of bars
 
 
-def finished(chart: Chart, look: Look, *, height: int | None = None) -> Chart:
+def _finished(chart: Chart, *, height: int) -> Chart:
     """A chart with the width common to all charts."""
-    given = {} if height is None else {"height": height}
-    return chart.properties(width=look.width, **given)
+    return chart.properties(width="container", height=height)
 
 
-def data_of(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
+def _data_of(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
     """Rows as Altair's inline data."""
     return alt.Data(values=[dict(row) for row in rows])
 
 
-def part_color(look: Look) -> alt.Color:
+def _part_color() -> alt.Color:
     """The colour of each part of the time; the page has its own legend."""
-    colors = [look.color(f"part-{name}") for name in PARTS]
+    colors = [color(f"part-{name}") for name in PARTS]
     scale = alt.Scale(domain=list(PARTS), range=colors)
-    return alt.Color("part:N", scale=scale, legend=look.legend)
+    return alt.Color("part:N", scale=scale, legend=None)
 
 
-def shares(parts: Mapping[str, Mapping[str, float]], look: Look) -> Chart:
-    """A bar for each run, divided into the parts of its time.
-
-    Args:
-        parts: The seconds of each part, by run.
-        look: The look of the chart.
-    """
-    order = list(PARTS)
+def shares(parts: Mapping[str, float]) -> Chart:
+    """A bar that is divided into the parts of a run's time, in seconds."""
+    order, whole = list(PARTS), sum(parts.values()) or 1.0
     rows = [
         {
-            "run": printable(run),
             "part": part,
             "order": order.index(part),
             "share": seconds / whole,
             "text": f"{duration(seconds)} ({seconds / whole:.1%})",
         }
-        for run, found in parts.items()
-        for whole in [sum(found.values()) or 1.0]
-        for part, seconds in found.items()
+        for part, seconds in parts.items()
         if seconds
     ]
-    axis = alt.Axis(title=None, ticks=False, domain=False, labelPadding=8)
-    base = alt.Chart(data_of(rows)).mark_bar(height={"band": 0.7})
+    base = alt.Chart(_data_of(rows)).mark_bar(height={"band": 0.7})
     chart = base.encode(
         x=alt.X(
             "share:Q",
             axis=alt.Axis(format="%", title="share of the time", tickCount=5),
             scale=alt.Scale(domain=[0, 1]),
         ),
-        y=alt.Y("run:N", sort=None, axis=axis if len(parts) > 1 else None),
-        color=part_color(look),
+        color=_part_color(),
         order="order:Q",
-        tooltip=_tips("run", part="part", text="time"),
+        tooltip=_tips(part="part", text="time"),
     )
-    return finished(chart, look, height=_ROW * len(parts) + 8)
+    return _finished(chart, height=_ROW + 8)
 
 
-def attempts(facts: RunFacts, look: Look) -> tuple[Chart, Timeline]:
+def attempts(facts: RunFacts) -> tuple[Chart, Timeline]:
     """A row of bars for each attempt, with a cross where one ended early."""
     drawn = timeline(facts.spans())
     order = [str(n) for n in range(drawn.first + 1, len(facts.goodput.attempts) + 1)]
@@ -87,21 +76,21 @@ def attempts(facts: RunFacts, look: Look) -> tuple[Chart, Timeline]:
     x = alt.X("begin:T", axis=axis, scale=alt.Scale(type="utc"))
     heights = [each[2] for each in PARTS.values()]
     bar_height = alt.Scale(type="ordinal", domain=list(PARTS), range=heights)
-    bars = alt.Chart(data_of([_bar(span) for span in drawn.bars])).mark_bar()
+    bars = alt.Chart(_data_of([_bar(span) for span in drawn.bars])).mark_bar()
     bars = bars.encode(
         x=x,
         x2="end:T",
         y=y,
-        color=part_color(look),
+        color=_part_color(),
         size=alt.Size("part:O", scale=bar_height, legend=None),
         tooltip=_tips("attempt", part="part", text="time"),
     )
-    crosses = alt.Chart(data_of(_ends(facts, drawn.first)))
+    crosses = alt.Chart(_data_of(_ends(facts, drawn.first)))
     cross = {"shape": _CROSS, "size": 90, "strokeWidth": 2.5}
-    ends = crosses.mark_point(**cross, color=look.color("fault"), opacity=1).encode(
+    ends = crosses.mark_point(**cross, color=color("fault"), opacity=1).encode(
         x=x, y=y, tooltip=_tips("attempt", kind="end", step="step")
     )
-    return finished(bars + ends, look, height=_ROW * max(1, len(order))), drawn
+    return _finished(bars + ends, height=_ROW * max(1, len(order))), drawn
 
 
 # A 24-hour clock.
@@ -138,34 +127,30 @@ def _ends(facts: RunFacts, first: int = 0) -> list[dict[str, Any]]:
     ]
 
 
-def metric(group: Sequence[Curve], facts: RunFacts, look: Look) -> Chart:
+def metric(group: Sequence[Curve], facts: RunFacts) -> Chart:
     """Curves of a metric, in training and validation, with a rule at each kill."""
     named = {curve.name: curve for curve in group}
-    chart = curve_chart(named, look, title=group[0].group, of="metric")
+    chart = _curves(named, title=group[0].group)
     kills = _ends(facts)[-_MOST_KILLS:]
     if not kills:
-        return finished(chart, look, height=240)
-    rules = alt.Chart(data_of(kills)).mark_rule(
-        color=look.color("fault"), strokeDash=[3, 3], opacity=0.8
+        return _finished(chart, height=240)
+    rules = alt.Chart(_data_of(kills)).mark_rule(
+        color=color("fault"), strokeDash=[3, 3], opacity=0.8
     )
     rules = rules.encode(x="step:Q", tooltip=_tips("attempt", kind="end", step="step"))
-    crosses = alt.Chart(data_of(kills)).mark_point(
-        shape=_CROSS, size=60, strokeWidth=2, color=look.color("fault"), opacity=1
+    crosses = alt.Chart(_data_of(kills)).mark_point(
+        shape=_CROSS, size=60, strokeWidth=2, color=color("fault"), opacity=1
     )
     crosses = crosses.encode(x="step:Q", y=alt.value(0))
-    return finished(chart + rules + crosses, look, height=240)
+    return _finished(chart + rules + crosses, height=240)
 
 
-def curve_chart(
-    found: Mapping[str, Curve], look: Look, *, title: str, of: str
-) -> Chart:
-    """Lines, each with its own colour, dash and shape.
+def _curves(found: Mapping[str, Curve], *, title: str) -> Chart:
+    """Lines by their names, each with its own colour, dash and shape.
 
     Args:
         found: The curves, by the name of their line.
-        look: The look of the chart.
         title: The title of the y axis.
-        of: What a line's name stands for: a metric or a run.
     """
     names = [printable(name) for name in found]
     rows = [
@@ -179,31 +164,31 @@ def curve_chart(
         for point in curve.points
     ]
     few = all(len(curve.points) <= 60 for curve in found.values())
-    colors = [look.color(f"series-{name}") for name in SERIES][: len(names)]
+    colors = [color(f"series-{name}") for name in SERIES][: len(names)]
 
     def scale(values: Sequence[Any]) -> alt.Scale:
         return alt.Scale(domain=names, range=list(values[: len(names)]))
 
-    base = alt.Chart(data_of(rows)).encode(
+    base = alt.Chart(_data_of(rows)).encode(
         x=alt.X("step:Q", title="step", scale=alt.Scale(nice=False)),
         y=alt.Y("value:Q", title=printable(title), scale=alt.Scale(zero=False)),
-        color=alt.Color("line:N", scale=scale(colors), legend=look.legend),
+        color=alt.Color("line:N", scale=scale(colors), legend=None),
     )
     lines = base.mark_line(strokeWidth=2).encode(
-        strokeDash=alt.StrokeDash("line:N", scale=scale(DASHES), legend=look.legend),
+        strokeDash=alt.StrokeDash("line:N", scale=scale(DASHES), legend=None),
         order="step:Q",
     )
     points = base.mark_point(
         filled=True, size=45 if few else 9, opacity=1 if few else 0.7
     )
     points = points.encode(
-        shape=alt.Shape("line:N", scale=scale(SHAPES), legend=look.legend),
-        tooltip=_tips(line=of, step="step", value="value", attempt="attempt"),
+        shape=alt.Shape("line:N", scale=scale(SHAPES), legend=None),
+        tooltip=_tips(line="metric", step="step", value="value", attempt="attempt"),
     )
     return lines + points
 
 
-def saves(facts: RunFacts, look: Look) -> tuple[Chart, Chart, int]:
+def saves(facts: RunFacts) -> tuple[Chart, Chart, int]:
     """Charts of the durations and the sizes of saves, and the number drawn."""
     every = -(-len(facts.saves) // _MOST_SAVES)
     drawn = facts.saves[::every] if every else facts.saves
@@ -213,9 +198,9 @@ def saves(facts: RunFacts, look: Look) -> tuple[Chart, Chart, int]:
         for each in drawn
         for what, value in zip(kinds, (each.seconds, each.stall), strict=True)
     ]
-    seconds = _dots(rows, kinds, look, "seconds per save")
+    seconds = _dots(rows, kinds, "seconds per save")
     rows = [_size(each) for each in drawn]
-    return seconds, _dots(rows, ("size",), look, "megabytes per save"), len(drawn)
+    return seconds, _dots(rows, ("size",), "megabytes per save"), len(drawn)
 
 
 def _size(each: Saved) -> dict[str, Any]:
@@ -228,12 +213,10 @@ def _size(each: Saved) -> dict[str, Any]:
     }
 
 
-def _dots(
-    rows: Sequence[Mapping[str, Any]], kinds: Sequence[str], look: Look, title: str
-) -> Chart:
-    colors = [look.color(f"series-{name}") for name in SERIES][: len(kinds)]
+def _dots(rows: Sequence[Mapping[str, Any]], kinds: Sequence[str], title: str) -> Chart:
+    colors = [color(f"series-{name}") for name in SERIES][: len(kinds)]
     shapes = list(SHAPES[: len(kinds)])
-    points = alt.Chart(data_of(rows)).mark_point(filled=True, size=40, opacity=0.85)
+    points = alt.Chart(_data_of(rows)).mark_point(filled=True, size=40, opacity=0.85)
     chart = points.encode(
         x=alt.X("step:Q", title="step", scale=alt.Scale(nice=False)),
         y=alt.Y("value:Q", title=title),
@@ -245,7 +228,7 @@ def _dots(
         ),
         tooltip=_tips("what", step="step", text="value"),
     )
-    return finished(chart, look, height=180)
+    return _finished(chart, height=180)
 
 
 def _tips(*fields: str, **titles: str) -> list[alt.Tooltip]:

@@ -1,7 +1,6 @@
 """Colours, heights and dashes of charts: the Okabe-Ito palette, legible without it.
 
-On a page, colours are CSS variables, which follow the reader's theme and change for
-printing; in a picture they are those of the light theme.
+Colours are CSS variables, which follow the reader's theme and change for printing.
 """
 
 from collections.abc import Mapping
@@ -50,51 +49,28 @@ def themes() -> tuple[dict[str, str], dict[str, str]]:
     return light, {name: values[1] for name, values in every.items()}
 
 
-class Look:
-    """The look of charts.
+def color(name: str) -> str:
+    """A colour by its name in ``themes``."""
+    return f"var(--{name})"
 
-    Args:
-        on_page: Whether the charts are for a page rather than a picture.
-    """
 
-    def __init__(self, *, on_page: bool) -> None:
-        self._light = themes()[0]
-        self._on_page = on_page
-
-    def color(self, name: str) -> str:
-        """A colour by its name in ``themes``."""
-        return f"var(--{name})" if self._on_page else self._light[name]
-
-    @property
-    def legend(self) -> Any:
-        """The legend for a picture; a page has its own, which wraps when narrow."""
-        return None if self._on_page else {"title": None, "orient": "top"}
-
-    @property
-    def width(self) -> Any:
-        """The width of a chart."""
-        return "container" if self._on_page else 720
-
-    def config(self) -> dict[str, Any]:
-        """The Vega-Lite configuration that all charts share."""
-        ink, faint, grid = map(self.color, ("ink", "faint", "grid"))
-        axis = {
-            "labelColor": faint,
-            "titleColor": faint,
-            "gridColor": grid,
-            "domainColor": grid,
-            "tickColor": grid,
-            "labelFontSize": 12,
-            "titleFontSize": 12,
-            "titleFontWeight": "normal",
-            "labelLimit": 160,
-        }
-        background = "transparent" if self._on_page else self.color("paper")
-        return {
-            "background": background,
-            "font": SANS,
-            "view": {"stroke": None},
-            "axis": axis,
-            "title": {"color": ink, "anchor": "start", "fontSize": 14},
-            "legend": {"labelColor": ink, "titleColor": faint, "labelFontSize": 12},
-        }
+def config() -> dict[str, Any]:
+    """The Vega-Lite configuration that all charts share."""
+    faint, grid = map(color, ("faint", "grid"))
+    axis = {
+        "labelColor": faint,
+        "titleColor": faint,
+        "gridColor": grid,
+        "domainColor": grid,
+        "tickColor": grid,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "labelLimit": 160,
+    }
+    return {
+        "background": "transparent",
+        "font": SANS,
+        "view": {"stroke": None},
+        "axis": axis,
+    }

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from resilient.errors import printable
 from resilient.report.charts import Chart
-from resilient.report.look import Look, themes
+from resilient.report.look import config, themes
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Figure:
     @property
     def spec(self) -> Markup:
         """The chart as JSON that cannot close a script element."""
-        found = self.chart.to_dict() | {"config": Look(on_page=True).config()}
+        found = self.chart.to_dict() | {"config": config()}
         text = json.dumps(found, allow_nan=False)
         for character in "<>&":
             text = text.replace(character, f"\\u{ord(character):04x}")

@@ -10,11 +10,10 @@ from resilient.report import charts
 from resilient.report.bars import MOST_ATTEMPTS, Timeline
 from resilient.report.curves import MOST_CHARTS, Curve, curves
 from resilient.report.facts import Logged, RunFacts
-from resilient.report.look import DASHES, PARTS, SERIES, Look
+from resilient.report.look import DASHES, PARTS, SERIES
 from resilient.report.page import Figure, Key, Page, Section, Table, Tile
 
 _ROWS = 500  # rows in a table
-_ON_PAGE = Look(on_page=True)
 _MEANS = {
     "productive": "training that survived",
     "saving": "training waited for a save",
@@ -60,7 +59,7 @@ def tiles(facts: RunFacts) -> list[Tile]:
     return found if loss is None else [*found, Tile("loss", f"{loss:.4g}", "last")]
 
 
-def part_keys(parts: Mapping[str, float]) -> list[Key]:
+def _part_keys(parts: Mapping[str, float]) -> list[Key]:
     """The legend of the parts of the time that occur."""
     return [
         Key(name, f"part-{name}", height=PARTS[name][2])
@@ -84,15 +83,15 @@ def _time(facts: RunFacts) -> Section:
     caption = "How the time of all attempts divides into parts"
     columns = ("part", "time", "share", "is")
     table = Table("parts", caption, columns, rows, right=("time", "share"))
-    chart = charts.shares({facts.name: parts}, _ON_PAGE)
-    figure = Figure("chart-parts", caption, chart, part_keys(parts))
+    chart = charts.shares(parts)
+    figure = Figure("chart-parts", caption, chart, _part_keys(parts))
     return Section("Where the time went", [figure] if whole else [], [table])
 
 
 def _timeline(facts: RunFacts) -> Section:
-    chart, drawn = charts.attempts(facts, _ON_PAGE)
+    chart, drawn = charts.attempts(facts)
     caption = "What each attempt was doing, and when; the first one on top"
-    keys = [*part_keys(facts.goodput.parts), CROSS]
+    keys = [*_part_keys(facts.goodput.parts), CROSS]
     figure = Figure("chart-timeline", caption, chart, keys, _not_drawn(drawn))
     every = list(enumerate(facts.goodput.attempts, 1))
     rows = [
@@ -110,7 +109,7 @@ def _timeline(facts: RunFacts) -> Section:
     columns = ("attempt", "started", "time", "from step", "to step", "end", "host")
     right = ("attempt", "time", "from step", "to step")
     table = Table("attempts", "Attempts", columns, rows, right)
-    notes = left_out(len(every), "attempts")
+    notes = _left_out(len(every), "attempts")
     return Section("Attempts", [figure] if drawn.bars else [], [table], notes)
 
 
@@ -124,7 +123,7 @@ def _not_drawn(drawn: Timeline) -> str:
     return " ".join(notes)
 
 
-def left_out(count: int, what: str) -> list[str]:
+def _left_out(count: int, what: str) -> list[str]:
     """The note below a table that does not list everything."""
     return [f"The last {_ROWS} of {count:,} {what} are listed."] * (count > _ROWS)
 
@@ -142,40 +141,40 @@ def _metrics(facts: RunFacts) -> list[Section]:
     rows = [_row(curve.name, facts.logged, curve) for curve in every[:_ROWS]]
     columns = ("metric", "first", "lowest", "highest", "last", "numbers")
     table = Table("metrics", "Metrics", columns, rows, right=columns[1:])
-    notes = odd_of(every)
+    notes = _odd_of(every)
     if len(groups) > MOST_CHARTS:
         notes.append(f"{MOST_CHARTS} of {len(groups):,} metrics are drawn.")
     if any(each.attempt < 0 for each in facts.logged):
         notes.append("They come from the checkpoints that remain.")
     tables = [table, _logged(facts.logged)]
-    notes += left_out(len(facts.logged), "moments")
+    notes += _left_out(len(facts.logged), "moments")
     return [Section("Metrics across restarts", figures, tables, notes)]
 
 
 def _metric(name: str, group: Sequence[Curve], facts: RunFacts) -> Figure:
     drawn = list(group)[: len(SERIES)]
-    chart = charts.metric(drawn, facts, _ON_PAGE)
+    chart = charts.metric(drawn, facts)
     keys = [
-        Key(curve.name, f"series-{color}", dash=dash_of(number))
+        Key(curve.name, f"series-{color}", dash=_dash_of(number))
         for number, (curve, color) in enumerate(zip(drawn, SERIES, strict=False))
     ]
     caption = f"{group[0].group} at each step; a dashed rule where an attempt ended"
-    return Figure(name, caption, chart, [*keys, CROSS], note_of(drawn))
+    return Figure(name, caption, chart, [*keys, CROSS], _note_of(drawn))
 
 
-def dash_of(number: int) -> str:
+def _dash_of(number: int) -> str:
     """The dash pattern of a line, in SVG's syntax."""
     return " ".join(map(str, DASHES[number])) if number else ""
 
 
-def note_of(drawn: Sequence[Curve]) -> str:
+def _note_of(drawn: Sequence[Curve]) -> str:
     """The note on what a chart of curves leaves out."""
     hidden = sum(curve.count - curve.odd - len(curve.points) for curve in drawn)
     every = sum(curve.count for curve in drawn)
     return f"The extremes of {every:,} numbers are drawn." if hidden else ""
 
 
-def odd_of(every: Sequence[Curve]) -> list[str]:
+def _odd_of(every: Sequence[Curve]) -> list[str]:
     """The note on values that no chart shows."""
     odd = sum(curve.odd for curve in every)
     return [f"{odd:,} numbers are not finite, or too large to draw."] * bool(odd)
@@ -207,7 +206,7 @@ def _saves(facts: RunFacts) -> list[Section]:
     if not facts.saves:
         return []
     costs, dots = facts.save_costs(), "M13 4a4 4 0 1 0 .01 0Z"
-    seconds, sizes, drawn = charts.saves(facts, _ON_PAGE)
+    seconds, sizes, drawn = charts.saves(facts)
     keys = [
         Key("written in the background", "series-first", path=dots),
         Key("training waited", "series-second", path="M9 4h8v8h-8Z"),
@@ -247,7 +246,7 @@ def _faults(facts: RunFacts) -> Section:
         return Section("Faults", notes=["None."])
     columns = ("fault", "at", "attempt", "step", "reason")
     table = Table("faults", "Faults", columns, rows, right=("attempt", "step"))
-    return Section("Faults", (), [table], left_out(len(facts.faults), "faults"))
+    return Section("Faults", (), [table], _left_out(len(facts.faults), "faults"))
 
 
 def _environment(facts: RunFacts) -> list[Section]:
@@ -261,7 +260,7 @@ def _environment(facts: RunFacts) -> list[Section]:
         for change in facts.changes[-_ROWS:]
     ]
     columns = ("changed", "attempt", "before", "after")
-    notes = left_out(len(facts.changes), "changes")
+    notes = _left_out(len(facts.changes), "changes")
     if rows:
         caption = "What changed between attempts"
         tables.append(Table("changes", caption, columns, rows, ("attempt",)))

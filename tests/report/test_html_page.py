@@ -1,4 +1,4 @@
-"""The page as text, and the picture as a file; a browser looks in ``tests/pages``."""
+"""The page as text; a browser opens it in ``tests/pages``."""
 
 import json
 import re
@@ -29,15 +29,13 @@ def without_vega(text):
 
 def test_the_page_has_the_numbers_and_asks_the_network_for_nothing(tmp_path):
     killed_and_resumed(tmp_path / "run", START)
-    page, picture = tmp_path / "run.html", tmp_path / "run.png"
-    files = ["--html", str(page), "--png", str(picture)]
-    assert main(["report", str(tmp_path / "run"), *files]) == 0
+    page = tmp_path / "run.html"
+    assert main(["report", str(tmp_path / "run"), "--html", str(page)]) == 0
     text = without_vega(page.read_text("utf-8"))
     for number in ("98.2%", "1:05:28", "6,000", "it was killed by SIGKILL", "2.13.0"):
         assert number in text
     assert "default-src 'none'" in text
     assert not re.search(r"<(script|link|img)[^>]+(src|href)=", text)
-    assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
 def test_what_a_file_says_is_text_on_the_page(tmp_path):
@@ -49,16 +47,24 @@ def test_what_a_file_says_is_text_on_the_page(tmp_path):
         ("a", 3, "saved", {"step": 2**53, "nbytes": 2**53, "seconds": 1e11}),
     ]
     write_events(tmp_path / "runs" / "a<b>&", START, lines)
-    for directory in (tmp_path / "runs", tmp_path / "runs" / "a<b>&"):
-        page = tmp_path / "page.html"
-        assert main(["report", str(directory), "--html", str(page)]) == 0
-        text = without_vega(page.read_text("utf-8"))
-        assert "<script>alert" not in text
-        assert "<img" not in text
-        assert "\u202e" not in text
-        assert "a<b>" not in text
-        for spec in re.findall(r'<script type="application/json"[^>]*>(.*?)</', text):
-            json.loads(spec, parse_constant=pytest.fail)
+    page = tmp_path / "page.html"
+    run = tmp_path / "runs" / "a<b>&"
+    assert main(["report", str(run), "--html", str(page)]) == 0
+    text = without_vega(page.read_text("utf-8"))
+    assert "<script>alert" not in text
+    assert "<img" not in text
+    assert "\u202e" not in text
+    assert "a<b>" not in text
+    for spec in re.findall(r'<script type="application/json"[^>]*>(.*?)</', text):
+        json.loads(spec, parse_constant=pytest.fail)
+
+
+def test_a_page_is_of_one_run(tmp_path, capsys):
+    killed_and_resumed(tmp_path / "runs" / "a", START)
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "runs"), "--html", str(page)]) == 5
+    assert "Name one of the runs in it" in capsys.readouterr().err
+    assert not page.exists()
 
 
 def test_a_file_that_cannot_be_written_is_said(tmp_path, capsys):
