@@ -85,6 +85,10 @@ class NotSupportedError(ResilientError):
     """Something that cannot be resumed exactly (yet), and is therefore refused."""
 
 
+class NotExactError(ResilientError):
+    """A resumed run does not repeat what was trained before the kill."""
+
+
 class PeerLostError(ResilientError):
     """Another process of the same training died, or went silent."""
 

@@ -21,7 +21,7 @@ from support.waited import each_save_waited_for
 if TYPE_CHECKING:
     from resilient.backends import Backend
 
-pytest_plugins = ["support.sessions"]
+pytest_plugins = ["support.sessions", "support.witnessed"]
 
 if os.environ.get("KERAS_BACKEND") not in BACKENDS:
     raise pytest.UsageError(

@@ -6,7 +6,8 @@ A model of two tiny layers, whose steps take a fraction of a millisecond. In tur
 `model.fit` and `resilient.fit` of arrays, with no save due; and batches of a list,
 iterated as they are and with `run.batches`. Printed are the ratios of whole epochs with
 quartiles, and what a batch takes longer. Then snapshots: how long training waits for
-one, at the end of an epoch, where no step is in flight, and in the middle of one.
+one, at the end of an epoch, where no step is in flight, and in the middle of one. Last,
+what the witnesses of a step cost, in time of the processor.
 
 Times are seen from the hooks of epochs alone: hooks of batches make JAX wait for each.
 """
@@ -33,6 +34,7 @@ import figures
 import keras
 import machine
 import numpy as np
+import witnesses
 from paired import summary
 from rich.console import Console
 from rich.progress import track
@@ -50,6 +52,8 @@ _TITLE = {
     "loop": "`run.batches`, no save due / `for batch in batches`",
     "end": "snapshot at the end of an epoch",
     "middle": "snapshot in the middle of one",
+    "within": "witnesses of a step in a fit, processor",
+    "row": "witnesses of a step called in a row, processor",
 }
 
 
@@ -178,6 +182,9 @@ def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
     for name in ("end", "middle"):
         waited = _words(report["snapshots"][name]["milliseconds"])
         found.append((_TITLE[name], f"{waited} ms"))
+    for name, spent in report["witnesses"].items():
+        found.append((_TITLE[name], f"{_words(spent['quartiles'])} us"))
+        found.append((f"{_TITLE[name]}, mean", f"{spent['mean']:.2f} us"))
     return found
 
 
@@ -210,6 +217,7 @@ def main() -> None:
             "end": stalls(pairs, every=20, steps=20),
             "middle": stalls(pairs, every=300, steps=1000),
         },
+        "witnesses": witnesses.measured(make_model(), arrays(steps), steps),
     }
     console = Console(width=110)
     console.print(machine.words(report["machine"]))

@@ -176,6 +176,11 @@ def copy_array(name: str, value: np.ndarray) -> np.ndarray:
     return stored.copy() if np.may_share_memory(stored, value) else stored
 
 
+def spread_elements(array: np.ndarray, most: int) -> np.ndarray:
+    """A copy of at most about so many elements, spread over an array."""
+    return array.flat[:: max(1, array.size // most)]
+
+
 def contiguous_bytes(array: np.ndarray) -> memoryview:
     """The bytes of an array in C order; copied only if they are in another."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data

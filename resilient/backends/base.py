@@ -14,7 +14,7 @@ Requirements on every backend:
 4. The format's own tools can read the directory without this library.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -159,6 +159,19 @@ class Backend(Generators, Protocol):
 
         Shape and dtype were compared before; nothing is cast. A read-only array may be
         kept: nobody writes to it.
+        """
+
+    def peek(self, tensor: Any, most: int) -> Callable[[], np.ndarray | None]:
+        """A few elements of a tensor, spread over it, without waiting for a device.
+
+        Args:
+            tensor: The backend's, or a Keras variable; of one that is spread over
+                devices, the part of the first.
+            most: Elements.
+
+        Returns:
+            A function that returns them as a copy; None while they are being computed,
+            and where a later step has overwritten them.
         """
 
     def versions(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ Refuses typed PRNG keys and sparse arrays. JAX has no global random state.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -28,6 +28,7 @@ from resilient.backends.arrays import (
     check_like,
     check_names,
     copy_array,
+    spread_elements,
 )
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.orbax_stored import StoredArray
@@ -102,6 +103,22 @@ class JaxBackend:
     def check_random_state(self, state: dict[str, Any]) -> None:
         if state != {}:
             raise ValueError("JAX has none")
+
+    def peek(self, tensor: Any, most: int) -> Callable[[], np.ndarray | None]:
+        array = _value("a tensor", tensor).addressable_data(0)
+        if not _on_host(array):  # the next step may overwrite it
+            array = array.reshape(-1)[:: max(1, array.size // most)]
+
+        def read() -> np.ndarray | None:
+            if array.is_deleted() or not array.is_ready():
+                return None
+            plain = array.dtype.isbuiltin == 1
+            # A view that the array itself keeps would cost its buffer's reuse.
+            return spread_elements(
+                np.asarray(memoryview(array) if plain else array), most
+            )
+
+        return read
 
     def versions(self) -> dict[str, str]:
         return {"jax": jax.__version__, "jaxlib": version("jaxlib")}

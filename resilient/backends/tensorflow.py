@@ -18,7 +18,7 @@ import functools
 import os
 import random
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
@@ -37,6 +37,7 @@ from resilient.backends.arrays import (
     check_like,
     check_names,
     copy_array,
+    spread_elements,
 )
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.bundle import OBJECT_GRAPH, PREFIX, Bundle, name_of
@@ -73,8 +74,7 @@ class TensorFlowBackend:
         self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
     ) -> Snapshot:
         check_names(tensors)
-        # The host and its kind of device: what a new tensor's name begins with.
-        here = tf.constant(0).device.partition("device:")[0] + "device:CPU"
+        here = _here()
         held = {name: _hold(name, value, here) for name, value in tensors.items()}
         return HeldSnapshot(held, _write, _to_numpy)
 
@@ -153,6 +153,11 @@ class TensorFlowBackend:
         if generator and len(generator["state"]) != _WORDS[generator["algorithm"]]:
             raise ValueError("the state of a different algorithm")
 
+    def peek(self, tensor: Any, most: int) -> Callable[[], np.ndarray | None]:
+        # Keras has read the loss of this step: no device is busy.
+        array = spread_elements(_to_numpy(_hold("a tensor", tensor, _here())), most)
+        return lambda: array
+
     def versions(self) -> dict[str, str]:
         return {"tensorflow": str(tf.__version__)}
 
@@ -206,6 +211,11 @@ def _hold(name: str, value: Any, here: str) -> tf.Tensor:
         value = tf.raw_ops.ReadVariableOp(resource=value.handle, dtype=value.dtype)
     # A parameter server's memory is another host's, and gone when that is.
     return value if value.device.startswith(here) else _on_host(value)
+
+
+def _here() -> str:
+    """The host and its kind of device: what a new tensor's name begins with."""
+    return tf.constant(0).device.partition("device:")[0] + "device:CPU"  # type: ignore[no-any-return]
 
 
 def _on_host(value: Any) -> tf.Tensor:

@@ -28,6 +28,7 @@ from resilient.storage.lock import DirectoryLock
 from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.signature import Signature, has_key
 from resilient.storage.store import Store
+from resilient.telemetry.events import read_events
 
 OK, DAMAGED, USAGE, NOTHING, IN_USE, FAILED = range(6)
 
@@ -140,7 +141,9 @@ def show(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
         raise nothing("There is no checkpoint in", store)
     checkpoint = store.read(steps[-1] if arguments.step is None else arguments.step)
     run, whole = contents.look(checkpoint)
+    resumes = read_events(store.directory, having=['repeated"'])
     data = _summary(checkpoint) | {
+        "repeated": [each["repeated"] for each in resumes if "repeated" in each],
         "path": f"{store}/{checkpoint.path.name}",
         "environment": dict(checkpoint.environment),
         "files": {name: vars(record) for name, record in checkpoint.files.items()},

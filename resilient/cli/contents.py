@@ -139,6 +139,9 @@ def show(data: JSON, *, files: bool) -> None:
     say(f"step {data['step']:,} ({place}), {state}")
     say(f"saved {saved}, {size(data['nbytes'])}")
     say(f"metrics: {metrics(data['metrics']) or 'none'}")
+    if data["repeated"]:
+        counts = ", ".join(f"{count:,}" for count in data["repeated"])
+        say(f"batches that repeated bit for bit after each resume: {counts}")
     for name, version in data["environment"].items():
         say(f"{name}: {version}")
     if data["run"] is None:

@@ -94,13 +94,17 @@ def _saves(data: JSON) -> None:
 
 
 def _attempts(data: JSON) -> None:
-    rows = Rows("attempt", "started", "time", "from step", "to step", "end", "host")
+    rows = Rows(
+        *("attempt", "started", "time", "from step", "repeated", "to step", "end"),
+        "host",
+    )
     for attempt in data["attempts"]:
         rows.add(
             attempt["attempt"],
             utc(attempt["started"]),
             duration(attempt["ended"] - attempt["started"]),
             f"{attempt['restored'] or 0:,}",
+            "" if attempt["repeated"] is None else f"{attempt['repeated']:,}",
             f"{attempt['step']:,}",
             _OUTCOMES.get(attempt["outcome"], attempt["outcome"]),
             attempt["host"],

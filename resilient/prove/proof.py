@@ -50,7 +50,8 @@ class Kill:
         run = "" if reached is None else reached.run
         place = after.restored.get(run)
         if place is not None:
-            return str(place)
+            count = after.repeated.get(run)
+            return str(place) + (f", {count:,} batches repeated" if count else "")
         return f"the start of {run}" if run not in ("", ".") else "the start"
 
     @property

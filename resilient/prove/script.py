@@ -35,6 +35,7 @@ class Ending:
         reached: The last place that it recorded.
         restored: Where it resumed, by run; a run that began anew is not there.
         went_on: The runs that it trained on from a checkpoint.
+        repeated: How many batches repeated after that, by run, where some could.
         output: The file with its output.
     """
 
@@ -44,6 +45,7 @@ class Ending:
     reached: Place | None
     restored: Mapping[str, Place]
     went_on: frozenset[str]
+    repeated: Mapping[str, int]
     output: Path
 
     @property
@@ -102,7 +104,7 @@ class Script:
         status = child.returncode
         killed = killed and status == -signal.SIGKILL  # and did not end just before
         phase = self._phase(seen.last) if killed else ""
-        did = seen.last, seen.restored, frozenset(seen.went_on)
+        did = seen.last, seen.restored, frozenset(seen.went_on), seen.repeated
         return Ending(status, killed, phase, *did, output)
 
     def _start(self, output: IO[bytes]) -> "subprocess.Popen[bytes]":
@@ -152,6 +154,7 @@ class _Tail:
         trains: Whether it has begun to train.
         restored: Where it resumed, by run.
         went_on: The runs that it trained on from there.
+        repeated: How many batches repeated there, by run.
         saved: The runs that have a checkpoint to resume from.
     """
 
@@ -166,6 +169,7 @@ class _Tail:
         self.last: Place | None = None
         self.restored: dict[str, Place] = {}
         self.went_on, self.saved = set[str](), set[str]()
+        self.repeated: dict[str, int] = {}
 
     def passed(self, moment: Moment) -> bool:
         """Whether the place of a moment was reached."""
@@ -213,6 +217,8 @@ class _Tail:
             self.saved.add(run)
             if (run, process) not in self._waiting:  # once it has trained: a rollback
                 self._waiting[run, process] = self.restored[run] = place
+        elif event["event"] in ("repeated", "not repeated"):
+            self.repeated[run] = event["repeated"]
         elif event["event"] == "digest":
             self.last = place
             self.reached = max(self.reached, self._order.get(place, -1))

@@ -100,14 +100,18 @@ def _timeline(facts: RunFacts) -> Section:
             utc(each.started),
             duration(each.ended - each.started),
             f"{each.restored or 0:,}",
+            "" if each.repeated is None else f"{each.repeated:,}",
             f"{each.step:,}",
             each.outcome,
             each.host,
         )
         for number, each in every[-_ROWS:]
     ]
-    columns = ("attempt", "started", "time", "from step", "to step", "end", "host")
-    right = ("attempt", "time", "from step", "to step")
+    columns = (
+        *("attempt", "started", "time", "from step", "repeated", "to step"),
+        *("end", "host"),
+    )
+    right = ("attempt", "time", "from step", "repeated", "to step")
     table = Table("attempts", "Attempts", columns, rows, right)
     notes = _left_out(len(every), "attempts")
     return Section("Attempts", [figure] if drawn.bars else [], [table], notes)

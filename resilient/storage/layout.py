@@ -8,6 +8,8 @@
     quarantine/                 what must not be used, and beside it the reason
     events.jsonl                what happened, one JSON object a line
     events-<k>.jsonl            the same, of process k of several
+    witness                     what training left of its last steps, for a resume
+    witness-<k>                 the same, of process k of several
     heartbeat                   the last sign of life of a run, one line of JSON
     rollbacks.json              which batches this run leaves out, and why
     shared-<id>                 for a moment: do all processes see the same directory?
@@ -56,6 +58,7 @@ _PROBE = re.compile(r"probe-[0-9a-f]{16}")
 _UNFINISHED = re.compile(_STEP + r"\.unfinished")
 _REPLACED = re.compile(_STEP + r"\.old-[0-9a-f]{10,}")
 _QUARANTINED = re.compile(_STEP + r"-[0-9]+")
+_WITNESS = re.compile(r"witness(-[0-9]+)?")
 _EVENTS = re.compile(r"events(-([0-9]+))?\.jsonl")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -83,6 +86,11 @@ def shared_name(identity: str) -> str:
 def events_name(process: int) -> str:
     """Where a process records events; process 0 uses the name for a single process."""
     return EVENTS.replace(".", f"-{process}.") if process else EVENTS
+
+
+def witness_name(process: int) -> str:
+    """Where a process leaves words of its steps."""
+    return f"witness-{process}" if process else "witness"
 
 
 def events_names(directory: Path) -> list[str]:
@@ -168,7 +176,7 @@ def foreign_names(directory: Path) -> list[str]:
     """Foreign entries."""
     kinds = (
         *(_COMMITTED, _STAGING, _REPLACED, _UNFINISHED),
-        *(_REPLACING, _SHARED, _PROBE, _EVENTS),
+        *(_REPLACING, _SHARED, _PROBE, _WITNESS, _EVENTS),
     )
     ours = {QUARANTINE, HEARTBEAT, ROLLBACKS, REMOTE, SAVE, STOP, LOCK}
     return [

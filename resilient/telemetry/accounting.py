@@ -147,6 +147,7 @@ class Accounting:
         now: The time up to which time is booked, in Unix seconds; it never goes back.
         outcome: How the attempt ended, if its events say.
         restored: The step that it resumed from, if any.
+        repeated: Batches that it trained again with the same bits, if it compared them.
         postponed: How many of its saves were postponed.
     """
 
@@ -154,6 +155,7 @@ class Accounting:
         self.now = started
         self.outcome: Outcome | None = None
         self.restored: int | None = None
+        self.repeated: int | None = None
         self.postponed = 0
         self._ledger = ledger
         self._training = False
@@ -197,6 +199,8 @@ class Accounting:
                 self._go_on(event.time, event.step)
             case "saved":
                 self._save(event)
+            case "repeated" | "not repeated":
+                self.repeated = event.repeated
             case "ended" | "preempted" | "failed" | "diverged":
                 self._stop(event)
 

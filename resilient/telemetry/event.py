@@ -24,6 +24,8 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         epoch: The number of epochs completed.
         batch: Batches completed in the next epoch.
         logs: Metrics by name (in "metrics": for the epoch that ended, or so far).
+        repeated: Batches that were trained again with the same bits (in "repeated" and
+            "not repeated").
         kind: How a process ended, in a word (in a supervisor's "exited").
     """
 
@@ -53,6 +55,7 @@ class Event(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     nbytes: Count | None = None
     kind: str | None = None
     checkpoint: str | None = None
+    repeated: Count | None = None
 
     @property
     def is_last_word(self) -> bool:

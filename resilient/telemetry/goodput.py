@@ -53,6 +53,8 @@ class AttemptReport:
         outcome: How it ended. "rolled back": another process continues. "died": without
             reporting an end. "unknown": the last attempt, which may still be running.
         restored: The step of the checkpoint that it resumed from, if any.
+        repeated: Batches after it that were trained again with the same bits; None: not
+            compared.
         step: Where the run was when it ended.
     """
 
@@ -62,6 +64,7 @@ class AttemptReport:
     ended: float
     outcome: Outcome
     restored: int | None
+    repeated: int | None
     step: int
 
 
@@ -179,6 +182,7 @@ def account(log: RunLog) -> tuple[Goodput, Callable[[], list[Span]]]:
                 ended=books.now,
                 outcome=books.outcome or silent,
                 restored=books.restored,
+                repeated=books.repeated,
                 step=ledger.step,
             )
         )

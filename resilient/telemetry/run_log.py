@@ -21,6 +21,7 @@ SAID = {
     "not uploaded": "error",
     "fell back": "reason",
     "diverged": "why",
+    "not repeated": "why",
 }
 
 

@@ -49,7 +49,7 @@ class Attempt:
     ) -> None:
         self._session, self._state, self._inputs = session, state, inputs
         self._saving, self._watch = session.saving, session.watch
-        self._digests = session.digests
+        self._digests, self._witness = session.digests, session.witness
         self._monitored = MonitoredMetrics(session.options.keep.monitors)
         self._losses = losses or LossWatch(None, active=False)
         self._consensus = BoundaryConsensus(session.group, self._saving, self._watch)
@@ -86,6 +86,9 @@ class Attempt:
             if session.resume == "never":
                 rollback.forget(store.directory)
         self._saving.start(progress)
+        true = session.alike and session.resume in ("auto", "must")
+        compares = true and not session.training
+        count = self._witness.begin(progress.step, compares=compares)
         if self._digests.start(progress) and resumed is None:
             self._digest(progress, None, in_epoch=False)
         if resumed is None:
@@ -101,6 +104,8 @@ class Attempt:
         elif first and session.last is not None:
             line += f"\n{session.last.told(progress.step)}. "
             line += f"Restored in {seconds:.2f} s."
+            if compares and not count:
+                line += " No batch to compare."
         session.events.emit("restored", **progress.to_json(), seconds=seconds)
         session.say(line, within_epoch=not first)
         self._watch.beat("starting", progress)
@@ -181,6 +186,7 @@ class Attempt:
         unknown = self._monitored.error(logs, validates=validates)
         if unknown is not None:
             self._saving.save_without_pruning()
+        self._witness.check(progress.step)
         if self._uncommitted and self._taken:  # no batch followed
             self._taken.release()
         self._uncommitted = None
@@ -205,6 +211,7 @@ class Attempt:
         if self._losses.active:
             self._losses.check(all_of_them=False)
         self._watch.beat("training", progress)
+        self._witness.trained(progress.step, self._state.leaves_after, self._settle)
         if self._unsettled:
             self._unsettled = self._state.after_step()
         if not self._begun:
@@ -223,6 +230,8 @@ class Attempt:
         self._digests.wait()  # what resumes from here does not record them again
         before = None if self._taken is None else self._taken.snapshot
         self._taken = self._snapshot(progress, logs, before, in_epoch=in_epoch)
+        self._witness.check(progress.step)
+        self._witness.saved()
         metrics = {} if in_epoch else logs or {}
         if in_epoch and (newest := self._logged()):
             self._tell(progress, newest)

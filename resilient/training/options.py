@@ -26,6 +26,7 @@ from resilient.telemetry.heartbeat import VARIABLE
 from resilient.training import trial
 from resilient.training.allowed import checked_allow
 from resilient.training.divergence.options import OnNaN
+from resilient.witness import OnInexact
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,9 @@ class Options:
             batch, or what a tf.data pipeline was given): ``"raise"`` an error, or
             ``"warn"`` and continue with the new data. (To train on a different dataset,
             use ``allow={"data"}``.)
+        on_inexact: What to do if the batches between the checkpoint and a kill, which
+            are trained again, do not give the same bits: ``"warn"`` once, or
+            ``"raise"`` a ``NotExactError`` before anything is saved.
         replay_data: Instead of saving the state of iterators (a large shuffle buffer,
             say), draw all batches again from the start of the epoch or the run.
         digest_every: Record a digest of the whole state in ``events.jsonl`` every so
@@ -107,6 +111,7 @@ class Options:
     start_layers: str | None = None
     allow: Collection[str] = ()
     on_data_change: OnDataChange = "raise"
+    on_inexact: OnInexact = "warn"
     replay_data: bool = False
     digest_every: int | None = None
     on_event: OnEvent | None = None
@@ -169,6 +174,7 @@ class RunOptions:
         resume: Which checkpoint to resume from.
         data: Options for the data.
         on_event: Called with each event.
+        on_inexact: What to do if training does not repeat.
         on_save_error: What to do if a checkpoint cannot be written.
         preemption: How training can be asked to stop.
         allow: Which differences from the checkpoint to accept.
@@ -181,6 +187,7 @@ class RunOptions:
 
     def __init__(self, checkpoint_dir: Location, given: Options) -> None:
         require_one_of("on_data_change", given.on_data_change, "raise", "warn")
+        require_one_of("on_inexact", given.on_inexact, "raise", "warn")
         require_one_of("on_save_error", given.on_save_error, "raise", "warn")
         if not isinstance(given.replay_data, bool):
             what = "`replay_data` must be True or False."
@@ -188,6 +195,7 @@ class RunOptions:
         if given.on_event is not None and not callable(given.on_event):
             what = "`on_event` must be callable: it receives each event, a dict."
             raise TypeError(message(what, received=repr(given.on_event)))
+        self.on_inexact = given.on_inexact
         self.on_event, self.on_save_error = given.on_event, given.on_save_error
         self.digest_every = given.digest_every
         if self.digest_every is not None:

@@ -28,11 +28,16 @@ class RunState:
 
     def __init__(self, backend: Backend, part: Part) -> None:
         self._backend, self._part = backend, part
+        self._leaves: list[variables.Leaf] = []  # as saved, or restored
         self._warnings = InexactWarnings()
 
     def after_step(self) -> bool:
         """A training step was done; whether to tell of the next one, too."""
         return False
+
+    def leaves_after(self, step: int) -> list[Any]:
+        """A few tensors of the state to digest after a step: others each time."""
+        raise NotImplementedError
 
     def take(
         self,

@@ -35,6 +35,7 @@ from resilient.telemetry.last_attempt import last_attempt
 from resilient.training import collector
 from resilient.training.digests import StateDigests
 from resilient.training.options import RunOptions
+from resilient.witness.witness import Witness
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ class Session:
         saving: Saves when the policy says so.
         digests: Of the state, where they are asked for.
         say: Prints a line for the user.
+        witness: Leaves words of each step, and compares them after a resume.
+        alike: Whether it resumed the last attempt, with nothing changed on purpose.
         training: Whether a batch has been trained in this process.
         last: The previous attempt, in process 0.
         attempts: Host, pid and start time of this process's predecessors.
@@ -76,7 +79,7 @@ class Session:
         self.resumed: Progress | None = None
         self.parallel, self.group, self.backend = parallel, group, get_backend()
         self.part = Part(index, group.count, replicas.count_under(strategy))
-        self.say, self.training = Notifier(), False
+        self.say, self.training, self.alike = Notifier(), False, False
         self.events = Events(directory, options.on_event, index)
         anew = options.resume == "never"
         self.attempts = [] if anew else attempts_so_far(directory, index)
@@ -102,6 +105,15 @@ class Session:
             on_error=options.on_save_error,
             say=logger.debug,
             waiting=self.watch.saving,
+        )
+        self.witness = Witness(
+            directory,
+            self.part,
+            group,
+            self.events,
+            data=options.data,
+            on_inexact=options.on_inexact,
+            say=self.say,
         )
         self.digests = StateDigests(options.digest_every, self.events)
 

@@ -51,9 +51,9 @@ def test_report_has_a_line_for_each_part_and_for_each_attempt(directory, capsys)
             "waited 1.00 s in all"
         ),
         "saves postponed because the previous one was still being written: 1",
-        "attempt started time from step to step end host",
+        "attempt started time from step repeated to step end host",
         "a1 2023-11-14T22:13:20Z 0:01:20 0 70 exited without reporting an error node-7",
-        "b2 2023-11-14T22:15:00Z 1:05:00 40 6,000 ended node-8",
+        "b2 2023-11-14T22:15:00Z 1:05:00 40 30 6,000 ended node-8",
         "fault at attempt step reason",
         "killed 2023-11-14T22:14:40Z 1 70 it was killed by SIGKILL",
         "save failed 2023-11-14T22:31:40Z 2 2,000 the disk is full",

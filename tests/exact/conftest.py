@@ -9,6 +9,8 @@ import pytest
 from .runner import Servers
 from .table import BACKENDS, by_backend
 
+pytest_plugins = ["support.witnessed"]
+
 BEGUN = time.monotonic()
 
 

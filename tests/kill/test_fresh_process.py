@@ -6,12 +6,12 @@ from .conftest import Expected, MakeRun
 from .harness import Fresh, assert_same
 
 
-@pytest.mark.spread
+@pytest.mark.long  # `nox -s exact` has one of each backend
 @pytest.mark.parametrize(
     ("name", "kills"),
     [
         ("all_at_once", ["train_batch_end@1:3", "epoch_end@2"]),
-        pytest.param("convolution", ["train_batch_end@1:5"], marks=pytest.mark.long),
+        ("convolution", ["train_batch_end@1:5"]),
     ],
 )
 def test_resumed_by_a_new_interpreter(

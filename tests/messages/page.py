@@ -35,9 +35,9 @@ class Topic(NamedTuple):
 
 TOPICS = {
     "resuming": Topic(
-        "A resume is refused",
-        "The script, the directory or the environment is not that of the checkpoint.",
-        "training saving state keras_internals",
+        "A resume is refused or differs",
+        "The script, the directory, the environment or what is trained is another.",
+        "training saving state keras_internals witness",
     ),
     "arguments": Topic(
         "Arguments",

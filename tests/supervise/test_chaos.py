@@ -127,7 +127,7 @@ def report(capsys, backend, planned, kinds):
 
 # Mostly starts of processes that import Keras, one for each fault: in the short session
 # of one backend only.
-@pytest.mark.spread(over=["torch"])
+@pytest.mark.long
 @pytest.mark.parametrize("count", [len(KINDS)])
 def test_chaos(count, tmp_path, environment, undisturbed, backend, capsys):
     planned = faults(count, seed=os.getpid())

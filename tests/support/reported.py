@@ -36,6 +36,7 @@ def killed_and_resumed(directory: Path, start: float) -> None:
         ("b2", 100, "started", {"previous": died, **after}),
         ("b2", 104, "restored", {"step": 40, "seconds": 4}),
         ("b2", 110, "training", {"step": 41}),
+        ("b2", 130, "repeated", {"step": 70, "repeated": 30}),
         (
             "b2",
             1100,

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.once
 
 START = 1_700_000_000
 KINDS = [  # of attempts
-    *("fell back", "rolled back", "started over", "restored", "replayed", "training"),
+    *("fell back", "rolled back", "started over", "restored", "repeated", "replayed"),
+    "training",
     *("interval", "saved", "save failed", "prune failed", "spaced out", "preempted"),
     *("failed", "diverged", "rolled back to", "ended"),
 ]
@@ -411,8 +412,16 @@ def test_all_of_it_is_json(log):
         "ended": START + 130,
         "outcome": "ended",
         "restored": 40,
+        "repeated": None,
         "step": 60,
     }
+
+
+def test_batches_that_repeated_belong_to_the_attempt_that_compared_them(log):
+    killed_at_70(log)
+    resumed_at_40(log, sign(80, "a", "training", 70))
+    log(130, "repeated", "b", step=70, repeated=30)
+    assert [each.repeated for each in goodput(log.directory).attempts] == [None, 30]
 
 
 def test_the_share_of_a_run_without_time_is_zero(log):

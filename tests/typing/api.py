@@ -66,10 +66,16 @@ resilient.fit(
 resilient.fit(model, x, y, checkpoint_dir="runs/a", resume=1200)
 resilient.fit(model, checkpoint_dir="a", keep=best(1, "val_loss"), resume="best")
 resilient.fit(
-    model, x, checkpoint_dir="runs/a", on_data_change="warn", replay_data=True
+    model,
+    x,
+    checkpoint_dir="runs/a",
+    on_data_change="warn",
+    replay_data=True,
+    on_inexact="raise",
 )
 resilient.fit(model, x, checkpoint_dir="a", allow={"batch_size", "data"})
 resilient.fit(model, x, checkpoint_dir="a", on_data_change="fast")  # type: ignore[arg-type]
+resilient.fit(model, x, checkpoint_dir="a", on_inexact="fast")  # type: ignore[arg-type]
 resilient.fit(model, checkpoint_dir="a", on_nan="retry")  # type: ignore[arg-type]
 resilient.fit(model, x, y)  # type: ignore[call-arg]  # no checkpoint_dir
 resilient.fit(model, checkpoint_dir="a", resume="often")  # type: ignore[arg-type]

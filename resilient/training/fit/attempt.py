@@ -69,6 +69,7 @@ class FitAttempt:
             self._started = next(iter(start(plan.starts, session.group)), None)
         self.iterator: EpochInput | None = None
         self.callback_list: Any = None
+        self.logs: Any = None  # a callback that gets them as floats
         self._arguments: Mapping[str, Any] = {}
         self._inputs: DataInputs | None = None
         self._known: tuple[RunFingerprint, TrainingSetup] | None = None
@@ -76,6 +77,7 @@ class FitAttempt:
         self._state: FitState | None = None
         self._attempt: Attempt | None = None
         self._last_logs: dict[str, float] | None = None
+        self._first_step = 0  # of this epoch
 
     @property
     def inputs(self) -> DataInputs:
@@ -202,6 +204,7 @@ class FitAttempt:
         else:
             self.restore_in_epoch()
         self._seconds += time.monotonic() - began
+        self.session.alike = resumption.is_alike()
         self._begun(resumption.checkpoint, over=over)
 
     def _begun(self, resumed: Checkpoint | None, *, over: bool = False) -> None:
@@ -226,6 +229,11 @@ class FitAttempt:
         if epoch != self.progress.epoch:  # the first one may be initial_epoch
             self.progress = Progress(self.progress.step, epoch, 0)
         self.losses.begin_epoch()
+        self._first_step = self.progress.step - self.progress.batch
+
+    def logged(self, batch: int, logs: Mapping[str, Any] | None) -> None:
+        """What Keras logs after a batch, as floats; maybe in a thread of Keras's."""
+        self.session.witness.logged(self._first_step + batch + 1, logs or {})
 
     def on_train_batch_end(self, logs: Mapping[str, Any] | None) -> None:
         assert self.iterator is not None

@@ -98,7 +98,7 @@ def hooked(attempt: FitAttempt) -> Iterator[None]:
         _uninstall()
         _local.attempt = outer
         if attempt.callback_list is not None:
-            _unwatch(attempt.callback_list)
+            _unwatch(attempt.callback_list, attempt)
 
 
 @contextlib.contextmanager
@@ -207,6 +207,7 @@ def _watch(callbacks: Any, attempt: FitAttempt) -> None:
         dispatch.tell_in_order(callbacks)
         plain["on_train_begin"](logs)
         attempt.on_train_begin()
+        callbacks.callbacks.insert(0, attempt.logs)
 
     def on_epoch_begin(epoch: int, logs: Any = None) -> None:
         attempt.on_epoch_begin(epoch)
@@ -225,6 +226,7 @@ def _watch(callbacks: Any, attempt: FitAttempt) -> None:
     def on_train_end(logs: Any = None) -> None:
         plain["on_train_end"](attempt.final_logs(logs))
 
+    attempt.logs = keras.callbacks.LambdaCallback(on_train_batch_end=attempt.logged)
     attempt.callback_list = callbacks
     for function in (on_train_begin, on_epoch_begin, on_epoch_end, on_train_end):
         setattr(callbacks, function.__name__, function)
@@ -232,6 +234,8 @@ def _watch(callbacks: Any, attempt: FitAttempt) -> None:
         setattr(callbacks, on_train_batch_end.__name__, on_train_batch_end)
 
 
-def _unwatch(callbacks: Any) -> None:
+def _unwatch(callbacks: Any, attempt: FitAttempt) -> None:
     for name in _WATCHED:
         vars(callbacks).pop(name, None)
+    if attempt.logs in callbacks.callbacks:
+        callbacks.callbacks.remove(attempt.logs)

@@ -173,11 +173,17 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         if position is None:
             if self._armed:
                 self.data_adapter.before_iterator()
-            return self.data_adapter.wrap(super()._get_iterator())
+            return self._witnessed(self.data_adapter.wrap(super()._get_iterator()))
         with self._attempt.replay():
             self.data_adapter.seek(position)
             self.data_adapter.before_iterator()
-            return iter(self.data_adapter.wrap(super()._get_iterator()))
+            return self._witnessed(self.data_adapter.wrap(super()._get_iterator()))
+
+    def _witnessed(self, batches: Any) -> Any:
+        """The same batches; those that Python sees are witnessed, once it begins."""
+        if keras_internals.BACKEND == "tensorflow" or not self._armed:
+            return batches
+        return map(self._attempt.session.witness.drawn, batches)
 
     def _enumerate_iterator(self) -> Iterator[Any]:
         batches = super()._enumerate_iterator()

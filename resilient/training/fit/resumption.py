@@ -106,6 +106,11 @@ class Resumption:
         """Whether a run of this many epochs is complete."""
         return self.run.stop_training or self.progress.epoch >= epochs
 
+    def is_alike(self) -> bool:
+        """Whether nothing differs that may change what is computed."""
+        theirs, ours = self._known()
+        return theirs == ours and not self.changes.found
+
     def check(self, callbacks: CallbackStates, stateful: StatefulObjects) -> None:
         """Refuse a checkpoint of a different run, before any callback is called.
 

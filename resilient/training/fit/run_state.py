@@ -27,6 +27,7 @@ from resilient.training import collector
 from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.fit.resumption import Resumption
 from resilient.training.run_state import RunState
+from resilient.witness import samples
 
 _KEEP_IN = "a keras.Variable, in a callback or in `stateful`"
 
@@ -91,6 +92,11 @@ class FitState(RunState):
             self._warnings.operations(stateful_random_operations(self._model))
         return not self.setup.settled
 
+    def leaves_after(self, step: int) -> list[Any]:
+        self._leaves = self._leaves or variables.leaves(self._model)
+        few = samples.chosen(self._leaves, step)
+        return list(variables.live_tensors(self._model, few).values())
+
     def undo_attributes(self) -> None:
         """Undo what training did to attributes, before another attempt."""
         if self._eager:
@@ -108,7 +114,7 @@ class FitState(RunState):
         arrays: dict[str, Any] = {}
         callbacks = self.callbacks.capture(arrays)
         stateful = self._stateful.capture(arrays)
-        live = variables.leaves(self._model)
+        live = self._leaves = variables.leaves(self._model)
         attributes = self._attributes.changed()
         kept = {k: v for k, v in attributes.items() if self._eager and is_value(v)}
         setup = self.setup.to_json(but=kept)
@@ -160,6 +166,7 @@ class FitState(RunState):
         if attributes is not None:
             self._put_back_attributes(attributes)
         self._model.stop_training = run.stop_training
+        self._leaves = variables.leaves(self._model)
         self._losses.restore(run.losses)
         self._restore_random(run.random, drawn_ahead)
 

@@ -168,9 +168,10 @@ class Run(RunContext):
             TypeError: One is not a number.
         """
         attempt, standing = self._attempt, self._plan.standing
-        self.history.add(
-            standing.progress.step if attempt is None else attempt.step, values
-        )
+        step = standing.progress.step if attempt is None else attempt.step
+        self.history.add(step, values)
+        if attempt is not None:
+            attempt.logged(values)
 
     @property
     def history(self) -> LogHistory:

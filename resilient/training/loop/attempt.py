@@ -7,7 +7,7 @@ the state, and before the batch, since that code may change it.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from resilient.data.inputs import DataInputs
@@ -125,6 +125,7 @@ class LoopAttempt:
                 except StopIteration:
                     break
                 self._attempt.next_batch_is_there()
+                batch = self._session.witness.drawn(batch)
                 self._in_batch = True
                 try:
                     if draws_only():
@@ -153,6 +154,11 @@ class LoopAttempt:
         self._found = self._standing.found = None  # free what was restored
         self._count(steps)
         self._boundary()
+
+    def logged(self, values: Mapping[str, Any]) -> None:
+        """Numbers were logged, for this step if the loop is not over."""
+        if self.in_loop:
+            self._session.witness.logged(self.step + 1, values)
 
     def save(self) -> None:
         """Save at the next boundary; outside a loop, save now."""
@@ -193,6 +199,7 @@ class LoopAttempt:
             self._standing.progress = self._restored = here.progress
             resumed = found[0] if first else None
         seconds = time.monotonic() - began
+        self._session.alike = self._state.is_alike()
         self._attempt.begin(self.progress, resumed, seconds, first=first)
         self._begun = True
 
@@ -227,6 +234,9 @@ class LoopAttempt:
         if self._moved is not None:
             self._inputs.move(self._moved.position)
             self._standing.progress = self._moved.progress
+        if self._session.alike and not self._state.is_alike():
+            self._session.alike = False
+            self._session.witness.begin(self.progress.step, compares=False)
         self._inputs.begin(self._batches)
         if self._inputs.settings("x").saved is not None:
             self._inputs.resume(self.progress.batch)

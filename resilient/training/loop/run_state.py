@@ -27,6 +27,7 @@ from resilient.training.allowed import Changes, allowing
 from resilient.training.loop.position import Found, LoopPlan
 from resilient.training.position_change import Moved, moved
 from resilient.training.run_state import RunState
+from resilient.witness import samples
 
 
 class LoopState(RunState):
@@ -50,6 +51,7 @@ class LoopState(RunState):
         self._data: Any = None
         self._of_data: list[Difference] = []  # allowed, and not reported yet
         self._epoch_random: Any = None
+        self._changed = False  # a setting, since the checkpoint
         self._functions: set[str] = set()  # TensorFlow functions already inspected
         self._attributes = AttributeWatch(self._objects.parts())
         self._metrics = self._objects.metrics()
@@ -72,6 +74,11 @@ class LoopState(RunState):
         self._objects.fingerprints()  # before the loop changes newly built objects
         self._require_metrics()  # at once: a mistake is still cheap now
         return False
+
+    def leaves_after(self, step: int) -> list[Any]:
+        self._leaves = self._leaves or self.leaves()
+        few = samples.chosen(self._leaves, step)
+        return list(variables.tensors(few).values())
 
     def _require_metrics(self) -> None:
         """Raise if a resume would lack metrics, which only the loop can create."""
@@ -103,7 +110,7 @@ class LoopState(RunState):
         keep_in = "a variable, or in an object with state_dict"
         self._warnings.attributes(attributes, keep_in)
         arrays: dict[str, Any] = {}
-        live = self._objects.leaves()
+        live = self._leaves = self.leaves()
         run = LoopRun(
             progress=progress.to_json(),
             stopped=self._standing.stopped,
@@ -158,6 +165,12 @@ class LoopState(RunState):
             lines = comparison.changed_settings(*pair, optimizer=not new, but=["keras"])
             changed += [f"{name}: {line}" for line in lines]
         comparison.warn_of(changed)
+        self._changed = bool(changed)
+
+    def is_alike(self) -> bool:
+        """Whether a checkpoint was found, and nothing differs from its run."""
+        changes = self._standing.changes
+        return changes is not None and not changes.found and not self._changed
 
     @property
     def _changes(self) -> Changes:
@@ -230,6 +243,7 @@ class LoopState(RunState):
             drawn_ahead: Random generators that prefetching data draws from.
         """
         self.put_back_objects(saved)
+        self._leaves = self.leaves()
         self._standing.stopped = saved.run.stopped
         self._standing.counting = saved.run.counting
         self._epoch_random = saved.run.epoch_random

@@ -816,7 +816,7 @@ def test_on_event_gets_what_events_jsonl_records(tmp_path):
     )
     assert [event["event"] for event in events] == [
         *("started", "training", "saved", "metrics", "saved", "failed"),
-        *("started", "restored", "replayed", "training"),
+        *("started", "restored", "replayed", "training", "repeated"),
         *("metrics", "saved", "metrics", "saved", "ended"),
     ]
     metrics = [event for event in events if event["event"] == "metrics"]

@@ -1,0 +1,86 @@
+"""Words about a few elements of tensors, without waiting for a device."""
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import xxhash
+
+from resilient.backends import get_backend
+from resilient.backends.arrays import spread_elements
+from resilient.errors import NotSupportedError
+
+_LEAVES = 8  # of the state, in one digest
+_OF_LEAF = 128  # elements, spread over each
+_OF_BATCH = 512
+_FLOAT, _WORD = struct.Struct("d"), struct.Struct("Q")
+_NO_ARRAYS = AttributeError, NotSupportedError, TypeError, ValueError
+
+# Returns a word below 2**64; None: not computed yet, or gone by now.
+Pending = Callable[[], int | None]
+
+
+def chosen(leaves: Sequence[Any], step: int) -> list[Any]:
+    """The leaves that are digested after a step: others each time."""
+    count = len(leaves)
+    first = step * _LEAVES if count > _LEAVES else 0
+    return [leaves[(first + at) % count] for at in range(min(count, _LEAVES))]
+
+
+def of_leaves(tensors: Sequence[Any]) -> Pending:
+    """The digest of leaves of the state."""
+    return _digest(tensors, _OF_LEAF)
+
+
+def of_batch(batch: Any) -> Pending | None:
+    """The digest of a batch; None: it has parts that are no plain arrays."""
+    parts = [part for part in keras.tree.flatten(batch) if part is not None]
+    try:
+        return _digest(parts, _OF_BATCH)
+    except _NO_ARRAYS:
+        return None
+
+
+def of_number(value: Any) -> Pending:
+    """The bits of a number as a 64-bit float; of texts none."""
+    try:
+        part = _peek(value, 1)
+    except _NO_ARRAYS:
+        return lambda: None
+
+    def read() -> int | None:
+        array = part()
+        return None if array is None else bits_of(float(array.flat[0]))
+
+    return read
+
+
+def bits_of(number: float) -> int:
+    """The bits of a 64-bit float; of every NaN the same."""
+    (bits,) = _WORD.unpack(_FLOAT.pack(math.nan if math.isnan(number) else number))
+    return int(bits)
+
+
+def _digest(tensors: Sequence[Any], most: int) -> Pending:
+    parts = [_peek(each, most) for each in tensors]
+
+    def read() -> int | None:
+        found = xxhash.xxh3_64()
+        for part in parts:
+            array = part()
+            if array is None or array.dtype.hasobject:  # its bytes are addresses
+                return None
+            found.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+        return found.intdigest()
+
+    return read
+
+
+def _peek(tensor: Any, most: int) -> Callable[[], np.ndarray | None]:
+    if not isinstance(tensor, float | int | np.ndarray | np.generic):
+        return get_backend().peek(tensor, most)
+    array = spread_elements(np.asarray(tensor), most)
+    return lambda: array

@@ -1,0 +1,260 @@
+"""What training calls: leaves words of each step, and says once whether they repeat."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from resilient.backends.base import Part
+from resilient.data import DataOptions
+from resilient.distributed.group import Group
+from resilient.errors import NotExactError, warn_not_exact
+from resilient.storage.layout import witness_name
+from resilient.telemetry.console import Notifier
+from resilient.telemetry.events import Events, read_events
+from resilient.witness import OnInexact, samples
+from resilient.witness.overlap import Difference, Overlap
+from resilient.witness.ring import Field, Ring
+
+logger = logging.getLogger(__name__)
+
+_AFTER_SAVE = 4  # steps after each save that are digested whatever it costs
+_RARELY = 200  # times its cost has to pass before the next digest: 0.5 %
+_WAITS = 8  # steps for which a device may compute a digest
+_DIFFERS = "the resumed run does not repeat the killed one"
+_ROUNDING = 1e-5  # share of a loss by which sums in another order may differ
+
+
+class Witness:
+    """One process's witness, agreed on with the others.
+
+    Args:
+        directory: Local, where the words are kept.
+        part: Must be the same for two attempts to be compared.
+        group: The processes that train.
+        events: Records what was found.
+        data: What to do if the data is not as before.
+        on_inexact: What to do if training does not repeat.
+        say: Prints a line for the user.
+        clock: In seconds.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        part: Part,
+        group: Group,
+        events: Events,
+        *,
+        data: DataOptions,
+        on_inexact: OnInexact,
+        say: Notifier,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._directory, self._group, self._events = directory, group, events
+        self._data, self._on_inexact, self._say = data, on_inexact, say
+        self._name = witness_name(group.index)
+        self._key = xxhash.xxh3_64_intdigest(repr(part).encode())
+        self._clock = clock
+        self._ring: Ring | None = None
+        self._overlap, self._open = Overlap(0, {}), False  # for any process
+        self._done = self._logged = -1  # steps
+        self._due, self._fresh, self._next, self._cost = False, 0, 0.0, 0.0
+        self._batch: samples.Pending | None = None
+        self._pending: list[tuple[int, Field, samples.Pending]] = []
+
+    def begin(self, step: int, *, compares: bool) -> int:
+        """An attempt begins after a step; how many batches may be compared.
+
+        Args:
+            step: Where training begins.
+            compares: Whether it continues the last attempt, with nothing changed.
+        """
+        self._ring = None
+        args = self._directory, self._name, self._key, step
+        try:
+            self._ring = Ring(*args, continues=compares)
+        except (OSError, ValueError) as error:
+            logger.warning("Resumes of this attempt cannot be compared: %s", error)
+        overlap = Overlap(step, self._ring.found if self._ring else {})
+        lasts = self._group.gather("witness", overlap.last)
+        last: Any = self._group.broadcast("witness", max(lasts, default=0))
+        overlap.last, self._overlap = last, overlap
+        self._open, self._done = last > step, step
+        self._batch, self._pending = None, []
+        self.saved()
+        return int(last - step)
+
+    def logged(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Numbers were logged for a step, in whatever thread computes them.
+
+        The first with "loss" in its name counts: others may be seconds.
+        """
+        for name in logs:  # each step: a generator would take three times as long
+            if "loss" in name:
+                break
+        else:
+            return
+        if step == self._logged:
+            return
+        self._logged, loss = step, logs[name]
+        if isinstance(loss, float):  # as Keras logs it
+            self._leave(step, "loss", samples.bits_of(loss))
+        else:
+            self._pending.append((step, "loss", samples.of_number(loss)))
+
+    def drawn(self, batch: Any) -> Any:
+        """The batch, which is about to be trained."""
+        if self._batch is None and (self._due or self._open):
+            began = self._clock()
+            self._batch = samples.of_batch(batch)
+            self._cost = self._clock() - began
+        return batch
+
+    def trained(
+        self,
+        step: int,
+        leaves: Callable[[int], Sequence[Any]],
+        settle: Callable[[], None],
+    ) -> None:
+        """A step is done, and the next one has not begun.
+
+        Args:
+            step: The number of steps done.
+            leaves: The tensors to digest after a step.
+            settle: Waits for what is being computed.
+
+        Raises:
+            DataNotResumableError, NotExactError: As in ``check``.
+        """
+        if step == self._done:  # at an epoch's end once more
+            return
+        self._done = step
+        if not (self._due or self._open or self._pending):  # as after most steps
+            self._due = self._clock() >= self._next
+            return
+        expected = self._overlap.has(step, "weights")
+        alone = self._group.count == 1
+        if expected or (alone and self._open and step > self._overlap.last):
+            settle()
+        began = self._clock()
+        if self._batch is not None:
+            self._pending.append((step, "batch", self._batch))
+        if self._due or expected:
+            self._pending.append((step, "weights", samples.of_leaves(leaves(step))))
+        if self._pending:
+            self._read(step)
+        now = self._clock()
+        if self._due:
+            self._next = now + _RARELY * (now - began + self._cost)
+            self._fresh -= 1
+        self._batch, self._cost = None, 0.0
+        self._due = self._fresh > 0 or now >= self._next
+        if alone and self._open:
+            self.check(step, settled=False)
+
+    def saved(self) -> None:
+        """A snapshot was taken: a resume trains the steps after it again."""
+        self._fresh, self._due = _AFTER_SAVE, True
+
+    def check(self, step: int, *, settled: bool = True) -> None:
+        """Compare what is known so far; with several processes, all together.
+
+        Args:
+            step: The number of steps done.
+            settled: Whether everything is known of them.
+
+        Raises:
+            DataNotResumableError: Another batch was trained.
+            NotExactError: Training does not repeat, and is to end then.
+        """
+        overlap = self._overlap
+        if not self._open:
+            return
+        within, settled = not settled, settled or step > overlap.last
+        mine = [overlap.difference(settled=settled), overlap.compared]
+        every: Any = self._group.gather("witnessed", mine)
+        first = min((tuple(each[0]) for each in every if each[0]), default=None)
+        compared = min((each[1] for each in every), default=0)
+        agreed: Any = self._group.broadcast("witnessed", [first, compared])
+        first, compared = agreed
+        if first is not None:
+            self._close()
+            self._differs(Difference(*first), overlap)
+        elif settled and step >= overlap.last:
+            self._close()
+            self._events.emit("repeated", step=step, repeated=compared)
+            batches = f"{compared:,} batch{'es' * (compared != 1)}"
+            line = f"The {batches} after step {overlap.begin:,} repeated bit for bit."
+            if compared:
+                self._say(line, within_epoch=within)
+
+    def _close(self) -> None:
+        self._open, self._overlap = False, Overlap(self._overlap.last, {})
+
+    def _differs(self, found: Difference, overlap: Overlap) -> None:
+        number, count = found.step - overlap.begin, overlap.last - overlap.begin
+        where = f"batch {number:,} of the {count:,} that are trained again"
+        known = any(read_events(self._directory, having=['"not repeated"']))
+        fields = {**found._asdict(), "why": f"{where}: other {found.of}"}
+        self._events.emit("not repeated", **fields, repeated=number - 1)
+        if found.of == "batch":
+            self._data.refuse(
+                "Other data is trained after the resume than before the kill: it "
+                "changed, or is not the same each time it is iterated.",
+                received=where,
+                hint="Use the same data as before; seed every random generator in it.",
+            )
+        else:
+            self._warn_or_raise(found.size, where, known=known)
+        if self._ring is not None:  # training now goes on from here, and not from there
+            self._ring.forget(range(found.step + 1, overlap.last + 1))
+
+    def _warn_or_raise(self, size: float, where: str, *, known: bool) -> None:
+        rounding = 0 < size < _ROUNDING
+        cause = "something that training changes was not restored"
+        hint = (
+            "Keep it in a keras.Variable, a callback's state_dict() or `stateful`; "
+            "`resilient prove` finds the first step and leaf that differ."
+        )
+        if not size:
+            what = "weights differ, and no loss shows by how much"
+            cause += ", or the arithmetic does not repeat"
+        elif rounding:
+            what = f"the loss differs by {size:.0e} of itself"
+            cause = "the arithmetic does not repeat, it seems"
+            hint = (
+                "Call resilient.deterministic() before you build the model; "
+                "`resilient prove` shows whether training repeats without a kill."
+            )
+        else:
+            what = f"the loss differs by {size:.1%}"
+        if self._on_inexact == "raise":
+            raise NotExactError(
+                f"Not bit-exact: {_DIFFERS}: {what}: {cause}.",
+                received=where,
+                hint=hint,
+            )
+        if not (rounding and known):
+            warn_not_exact(f"{_DIFFERS}: {what}", [where, f"{cause}. {hint}"])
+
+    def _read(self, step: int) -> None:
+        """Leave the digests that are computed by now."""
+        waiting = []
+        for at, field, digest in self._pending:
+            value = digest()
+            if value is not None:
+                self._leave(at, field, value)
+            elif at > step - _WAITS:
+                waiting.append((at, field, digest))
+        self._pending = waiting
+
+    def _leave(self, step: int, field: Field, value: int) -> None:
+        overlap = self._overlap
+        if overlap.has(step, field):  # what was left stays, for another kill
+            overlap.compare(step, field, value)
+        elif self._ring is not None:
+            self._ring.note(step, field, value)
