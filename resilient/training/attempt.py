@@ -88,7 +88,8 @@ class Attempt:
         self._saving.start(progress)
         true = session.alike and session.resume in ("auto", "must")
         compares = true and not session.training
-        count = self._witness.begin(progress.step, compares=compares)
+        skips = rollback.read(store.directory)
+        count = self._witness.begin(progress.step, skips, compares=compares)
         if self._digests.start(progress) and resumed is None:
             self._digest(progress, None, in_epoch=False)
         if resumed is None:

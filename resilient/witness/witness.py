@@ -57,7 +57,7 @@ class Witness:
         self._directory, self._group, self._events = directory, group, events
         self._data, self._on_inexact, self._say = data, on_inexact, say
         self._name = witness_name(group.index)
-        self._key = xxhash.xxh3_64_intdigest(repr(part).encode())
+        self._part = part
         self._clock = clock
         self._ring: Ring | None = None
         self._overlap, self._open = Overlap(0, {}), False  # for any process
@@ -66,16 +66,18 @@ class Witness:
         self._batch: samples.Pending | None = None
         self._pending: list[tuple[int, Field, samples.Pending]] = []
 
-    def begin(self, step: int, *, compares: bool) -> int:
+    def begin(self, step: int, skips: Sequence[Any] = (), *, compares: bool) -> int:
         """An attempt begins after a step; how many batches may be compared.
 
         Args:
             step: Where training begins.
+            skips: Which batches it leaves out: a kill may come amid a rollback.
             compares: Whether it continues the last attempt, with nothing changed.
         """
         self._ring = None
-        args = self._directory, self._name, self._key, step
+        key = xxhash.xxh3_64_intdigest(repr((self._part, *skips)).encode())
         try:
+            args = self._directory, self._name, key, step
             self._ring = Ring(*args, continues=compares)
         except (OSError, ValueError) as error:
             logger.warning("Resumes of this attempt cannot be compared: %s", error)

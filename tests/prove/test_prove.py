@@ -192,7 +192,7 @@ def ending(phase="training", at=5, went_on=True):
     place = Place("runs/a", at, 1, 2)
     runs = frozenset({"runs/a"} if went_on else ())
     restored = {"runs/a": place} if went_on else {}
-    return Ending(-9, True, phase, place, restored, runs, Path("output"))
+    return Ending(-9, True, phase, place, restored, runs, {}, Path("output"))
 
 
 @pytest.mark.parametrize(
