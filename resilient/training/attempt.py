@@ -17,6 +17,7 @@ from resilient.saving import choose, record
 from resilient.saving.committer import Save
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.stores import place
+from resilient.telemetry.events import read_events
 from resilient.training import collector
 from resilient.training.consensus import BoundaryConsensus
 from resilient.training.divergence import rollback
@@ -87,7 +88,7 @@ class Attempt:
                 rollback.forget(store.directory)
         self._saving.start(progress)
         true = session.alike and session.resume in ("auto", "must")
-        compares = true and not session.training
+        compares = true and not session.training and self._is_from_here(progress)
         skips = rollback.read(store.directory)
         count = self._witness.begin(progress.step, skips, compares=compares)
         if self._digests.start(progress) and resumed is None:
@@ -110,6 +111,13 @@ class Attempt:
         session.events.emit("restored", **progress.to_json(), seconds=seconds)
         session.say(line, within_epoch=not first)
         self._watch.beat("starting", progress)
+
+    def _is_from_here(self, progress: Progress) -> bool:
+        """Whether an attempt in this directory saved the checkpoint, or resumed it."""
+        directory = self._session.options.store.directory
+        names = '"saved"', '"restored"'
+        found = read_events(directory, having=names, newest_first=True)
+        return any(each.get("step") == progress.step for each in found)
 
     def save_start(self, progress: Progress) -> None:
         """Save before the first batch, as at the end of a previous epoch."""

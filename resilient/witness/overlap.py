@@ -45,7 +45,8 @@ class Overlap:
     @property
     def compared(self) -> int:
         """How many steps were compared, those that are executed as one included."""
-        return max(self._found, default=self.begin) - self.begin
+        steps = (at for at, found in self._found.items() if found.keys() - {"batch"})
+        return max(steps, default=self.begin) - self.begin
 
     def has(self, step: int, field: Field) -> bool:
         """Whether there is something to compare."""

@@ -24,7 +24,8 @@ Pending = Callable[[], int | None]
 
 
 def chosen(leaves: Sequence[Any], step: int) -> list[Any]:
-    """The leaves that are digested after a step: others each time."""
+    """The leaves that are digested after a step: others each time, and no metrics."""
+    leaves = [leaf for leaf in leaves if leaf.slot[0] != "metrics"]
     count = len(leaves)
     first = step * _LEAVES if count > _LEAVES else 0
     return [leaves[(first + at) % count] for at in range(min(count, _LEAVES))]
@@ -37,8 +38,8 @@ def of_leaves(tensors: Sequence[Any]) -> Pending:
 
 def of_batch(batch: Any) -> Pending | None:
     """The digest of a batch; None: it has parts that are no plain arrays."""
-    parts = [part for part in keras.tree.flatten(batch) if part is not None]
     try:
+        parts = [part for part in keras.tree.flatten(batch) if part is not None]
         return _digest(parts, _OF_BATCH)
     except _NO_ARRAYS:
         return None
@@ -68,6 +69,8 @@ def _digest(tensors: Sequence[Any], most: int) -> Pending:
     parts = [_peek(each, most) for each in tensors]
 
     def read() -> int | None:
+        if not parts:
+            return None
         found = xxhash.xxh3_64()
         for part in parts:
             array = part()

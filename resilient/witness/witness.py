@@ -93,16 +93,14 @@ class Witness:
     def logged(self, step: int, logs: Mapping[str, Any]) -> None:
         """Numbers were logged for a step, in whatever thread computes them.
 
-        The first with "loss" in its name counts: others may be seconds.
+        "loss" counts, or the first with that in its name: others may be seconds.
         """
-        for name in logs:  # each step: a generator would take three times as long
-            if "loss" in name:
-                break
-        else:
+        loss = logs.get("loss")
+        if loss is None:
+            loss = next((logs[name] for name in logs if "loss" in name), None)
+        if loss is None or step == self._logged:
             return
-        if step == self._logged:
-            return
-        self._logged, loss = step, logs[name]
+        self._logged = step
         if isinstance(loss, float):  # as Keras logs it
             self._leave(step, "loss", samples.bits_of(loss))
         else:
@@ -188,10 +186,10 @@ class Witness:
             self._differs(Difference(*first), overlap)
         elif settled and step >= overlap.last:
             self._close()
-            self._events.emit("repeated", step=step, repeated=compared)
             batches = f"{compared:,} batch{'es' * (compared != 1)}"
             line = f"The {batches} after step {overlap.begin:,} repeated bit for bit."
             if compared:
+                self._events.emit("repeated", step=step, repeated=compared)
                 self._say(line, within_epoch=within)
 
     def _close(self) -> None:
@@ -258,5 +256,5 @@ class Witness:
         overlap = self._overlap
         if overlap.has(step, field):  # what was left stays, for another kill
             overlap.compare(step, field, value)
-        elif self._ring is not None:
+        elif self._ring is not None and not (self._open and step <= overlap.last):
             self._ring.note(step, field, value)

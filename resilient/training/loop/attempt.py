@@ -156,8 +156,8 @@ class LoopAttempt:
         self._boundary()
 
     def logged(self, values: Mapping[str, Any]) -> None:
-        """Numbers were logged, for this step if the loop is not over."""
-        if self.in_loop:
+        """Numbers were logged, for this step if it is not over."""
+        if self._in_batch:
             self._session.witness.logged(self.step + 1, values)
 
     def save(self) -> None:
