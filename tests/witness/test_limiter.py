@@ -12,7 +12,7 @@ from resilient.backends.base import Part
 from resilient.data import DataOptions
 from resilient.distributed.group import ALONE
 from resilient.errors import NotExactError
-from resilient.telemetry.events import Events
+from resilient.telemetry.events import Events, read_events
 from resilient.witness.witness import Witness
 
 STEP, COST = 1.0, 0.5  # seconds
@@ -129,3 +129,48 @@ def test_what_is_logged_and_is_no_number_is_not_compared(tmp_path, value):
     clocked.witness.logged(1, {"loss": value})
     clocked.train(range(1, 20))
     assert Clocked(tmp_path, compares=True).count == 4
+
+
+def test_an_attempt_that_differs_leaves_nothing_for_the_next(tmp_path):
+    left = Clocked(tmp_path)
+    left.train(range(1, 7))
+    left.witness.logged(7, {"loss": 7.0})
+    left.train([7])
+    other = Clocked(tmp_path, 2, compares=True)
+    other.train([3, 4])
+    other.witness.logged(5, {"loss": 0.5})  # of which the first one left nothing
+    other.train([5, 6])
+    other.witness.logged(7, {"loss": 0.7})
+    with pytest.raises(NotExactError, match=r"the loss differs by 90\.0%"):
+        other.train([7])
+    again = Clocked(tmp_path, 2, compares=True)
+    again.train([3, 4])
+    again.witness.logged(5, {"loss": 5.0})
+    again.train([5, 6])
+    again.witness.logged(7, {"loss": 7.0})
+    again.train([7, 8])
+    assert counts(tmp_path) == [5]
+
+
+def test_the_number_named_loss_counts_before_others(tmp_path):
+    for number, begin in enumerate((0, 2)):
+        clocked = Clocked(tmp_path, begin, compares=bool(number))
+        clocked.train(range(begin + 1, 3))
+        clocked.witness.logged(3, {"a_loss_in_seconds": float(number), "loss": 1.0})
+        clocked.train([3, 4, 5])
+    assert counts(tmp_path) == [2]
+
+
+def test_batches_of_which_no_state_is_compared_do_not_count(tmp_path):
+    for begin in (0, 2):
+        clocked = Clocked(tmp_path, begin, compares=begin > 0)
+        clocked.leaves = lambda step: []
+        clocked.witness.drawn(np.ones(3))
+        clocked.train(range(begin + 1, 6))
+    assert counts(tmp_path) == []
+
+
+def counts(directory):
+    """How many batches repeated, at each resume that was compared."""
+    events = read_events(directory, having=['"repeated"'])
+    return [each["repeated"] for each in events if each["event"] == "repeated"]
