@@ -104,6 +104,11 @@ class Objects:
         found = (thing.strategy() for thing in self._objects.values())
         return next((strategy for strategy in found if strategy is not None), None)
 
+    @property
+    def immutable(self) -> bool:
+        """Whether any object has values in place of variables: steps replace them."""
+        return any(thing.immutable for thing in self._objects.values())
+
     def leaves(self) -> list[Leaf]:
         """Every variable once, under the first object that holds it."""
         seen: set[int] = set()

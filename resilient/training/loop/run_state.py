@@ -76,7 +76,8 @@ class LoopState(RunState):
         return False
 
     def leaves_after(self, step: int) -> list[Any]:
-        self._leaves = self._leaves or self.leaves()
+        if not self._leaves or self._objects.immutable:
+            self._leaves = self.leaves()
         few = samples.chosen(self._leaves, step)
         return list(variables.tensors(few).values())
 
