@@ -84,6 +84,25 @@ def test_batches_of_a_loop_are_seen_on_each_backend(tmp_path):
         loop(tmp_path, data=drawn()["x"], **given, on_data_change="warn")
 
 
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="trees are JAX's")
+def test_a_tree_whose_values_each_step_replaces_is_compared(tmp_path):
+    """As it is then, however long ago it was saved."""
+    import jax.numpy as jnp
+
+    def train(stop=None, lost=0.0, **given):
+        run = resilient.Run(tmp_path, state={"w": jnp.zeros(3)}, verbose=0, **given)
+        for _, step, x in run.loop(X, epochs=4, batch_size=2):
+            if step == stop:
+                break
+            run.state = {"w": run.state["w"] + x.mean() + lost}
+
+    train(9, save_freq=5)
+    train(14, save_freq=3)  # at other steps than the killed attempt
+    with pytest.warns(NotExactWarning, match="batch 1 of the "):
+        train(lost=1e-3, save_freq=100)
+    assert found(tmp_path) == [("repeated", 4), ("not repeated", 13)]
+
+
 @pytest.mark.spread
 def test_what_is_trained_after_going_back_on_purpose_is_not_compared(tmp_path):
     """In a `with` block: with another learning rate, say."""
