@@ -52,8 +52,8 @@ _TITLE = {
     "loop": "`run.batches`, no save due / `for batch in batches`",
     "end": "snapshot at the end of an epoch",
     "middle": "snapshot in the middle of one",
-    "within": "witnesses of a step in a fit, processor",
-    "row": "witnesses of a step called in a row, processor",
+    "within": "witness of a step, in a fit",
+    "row": "witness of a step, in a row",
 }
 
 
@@ -184,7 +184,6 @@ def rows(report: dict[str, Any]) -> list[tuple[str, str]]:
         found.append((_TITLE[name], f"{waited} ms"))
     for name, spent in report["witnesses"].items():
         found.append((_TITLE[name], f"{_words(spent['quartiles'])} us"))
-        found.append((f"{_TITLE[name]}, mean", f"{spent['mean']:.2f} us"))
     return found
 
 
