@@ -30,7 +30,7 @@ def page_of(facts: RunFacts) -> Page:
     """The page of one run."""
     goodput = facts.goodput
     first, last = goodput.attempts[0], goodput.attempts[-1]
-    about = f"{utc(first.started)} to {utc(last.ended)}, {facts.state}"
+    about = f"{_utc(first.started)} to {_utc(last.ended)}, {facts.state}"
     sections = [
         _time(facts),
         _timeline(facts),
@@ -68,7 +68,7 @@ def _part_keys(parts: Mapping[str, float]) -> list[Key]:
     ]
 
 
-def utc(seconds: float) -> str:
+def _utc(seconds: float) -> str:
     """A time in UTC, to be read by people."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
@@ -97,7 +97,7 @@ def _timeline(facts: RunFacts) -> Section:
     rows = [
         (
             f"{number:,}",
-            utc(each.started),
+            _utc(each.started),
             duration(each.ended - each.started),
             f"{each.restored or 0:,}",
             "" if each.repeated is None else f"{each.repeated:,}",
@@ -229,7 +229,7 @@ def _saves(facts: RunFacts) -> list[Section]:
         ("size (median)", size(costs["nbytes"]["median"])),
         ("size (largest)", size(costs["nbytes"]["largest"])),
         ("postponed", f"{facts.goodput.postponed:,}"),
-        ("last", utc(costs["last"])),
+        ("last", _utc(costs["last"])),
     ]
     table = Table("saves", "Costs of saves", ("saves", "value"), rows)
     return [Section("Saves", figures, [table])]
@@ -239,7 +239,7 @@ def _faults(facts: RunFacts) -> Section:
     rows = [
         (
             fault.kind,
-            utc(fault.time),
+            _utc(fault.time),
             "" if fault.attempt is None else f"{fault.attempt:,}",
             "" if fault.step is None else f"{fault.step:,}",
             fault.why or "not known",

@@ -87,8 +87,8 @@ class Attempt:
             if session.resume == "never":
                 rollback.forget(store.directory)
         self._saving.start(progress)
-        true = session.alike and session.resume in ("auto", "must")
-        compares = true and not session.training and self._is_from_here(progress)
+        continues = session.alike and session.resume in ("auto", "must")
+        compares = continues and not session.training and self._is_from_here(progress)
         skips = rollback.read(store.directory)
         count = self._witness.begin(progress.step, skips, compares=compares)
         if self._digests.start(progress) and resumed is None:

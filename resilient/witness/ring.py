@@ -23,7 +23,7 @@ Entries = dict[int, dict[Field, int]]  # step -> what is known of it
 _SLOTS = 8192  # steps; the file holds the last ones, after a header
 _ENTRY = struct.Struct("=3Q")  # of a field: the step, the value, the check of both
 _SLOT = _ENTRY.size * len(FIELDS)
-_MASK = 2**64 - 1
+_MOST = (_SLOTS + 1) * _SLOT  # bytes
 _ODD, _ODDER, _OFFSET = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 
 
@@ -49,8 +49,8 @@ class Ring:
     ) -> None:
         content = b""
         with contextlib.suppress(OSError):
-            content = read_file(directory, name, (_SLOTS + 1) * _SLOT)
-        self.found = _known(content, key, step) if continues else Entries()
+            content = read_file(directory, name, _MOST) if continues else b""
+        self.found = _known(content, key, step)
         flags = os.O_WRONLY | os.O_CREAT | (0 if self.found else os.O_TRUNC)
         self._file = open_file(directory, name, flags)
         weakref.finalize(self, os.close, self._file)
@@ -69,7 +69,7 @@ class Ring:
                 self._put((step % _SLOTS + 1) * _SLOT + field * _ENTRY.size, 0, 0)
 
     def _put(self, at: int, step: int, value: int) -> None:
-        check = value * _ODD + step * _ODDER + _OFFSET & _MASK
+        check = (value * _ODD + step * _ODDER + _OFFSET) % 2**64
         # Not mapped memory: there, a full disk or a lost mount kills the process.
         # Each step comes here: `suppress` takes as long as the write.
         try:  # noqa: SIM105

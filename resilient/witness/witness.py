@@ -60,7 +60,8 @@ class Witness:
         self._part = part
         self._clock = clock
         self._ring: Ring | None = None
-        self._overlap, self._open = Overlap(0, {}), False  # for any process
+        # `_open`: until the processes agree that there is nothing more to compare.
+        self._overlap, self._open = Overlap(0, {}), False
         self._done = self._logged = -1  # steps
         self._due, self._fresh, self._next, self._cost = False, 0, 0.0, 0.0
         self._batch: samples.Pending | None = None
