@@ -12,7 +12,7 @@ without a position is refused. Nothing here knows about checkpoints or models.
 
 import contextlib
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from resilient.errors import DataNotResumableError, warn_not_exact
@@ -22,17 +22,19 @@ from resilient.serialization.position import DataPosition
 OnDataChange = Literal["raise", "warn"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class DataOptions:
-    """The user's options for data on a resume.
+    """The user's options for data on a resume, and whether data that changed came.
 
     Attributes:
         on_change: ``"raise"`` refuses data that changed; ``"warn"`` accepts it.
         replay: Whether to replay from the start instead of saving iterators.
+        changed: Whether data that changed was accepted.
     """
 
     on_change: OnDataChange = "raise"
     replay: bool = False
+    changed: bool = field(default=False, init=False)
 
     def refuse(self, problem: str, *, received: str, hint: str) -> None:
         """Raise that the data changed, or warn that training continues with it.
@@ -41,6 +43,7 @@ class DataOptions:
             DataNotResumableError: Unless ``on_data_change="warn"``.
         """
         if self.on_change == "warn":
+            self.changed = True
             what = "training continues with data that is not as before"
             warn_not_exact(what, [f"{problem} {received}"])
             return

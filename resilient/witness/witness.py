@@ -176,13 +176,18 @@ class Witness:
         if not self._open:
             return
         within, settled = not settled, settled or step > overlap.last
-        mine = [overlap.difference(settled=settled), overlap.compared]
+        found = overlap.difference(settled=settled)
+        mine = [found, overlap.compared, self._data.changed]
         every: Any = self._group.gather("witnessed", mine)
         first = min((tuple(each[0]) for each in every if each[0]), default=None)
         compared = min((each[1] for each in every), default=0)
-        agreed: Any = self._group.broadcast("witnessed", [first, compared])
-        first, compared = agreed
-        if first is not None:
+        changed = any(each[2] for each in every)
+        agreed: Any = self._group.broadcast("witnessed", [first, compared, changed])
+        first, compared, changed = agreed
+        if changed:  # the batches are other ones, which has been said
+            self._close()
+            self._forget(overlap.begin, overlap.last)
+        elif first is not None:
             self._close()
             self._differs(Difference(*first), overlap)
         elif settled and step >= overlap.last:
@@ -196,12 +201,19 @@ class Witness:
     def _close(self) -> None:
         self._open, self._overlap = False, Overlap(self._overlap.last, {})
 
+    def _forget(self, after: int, last: int) -> None:
+        """Training goes on otherwise than the killed attempt did after a step."""
+        if self._ring is not None:
+            self._ring.forget(range(after + 1, last + 1))
+
     def _differs(self, found: Difference, overlap: Overlap) -> None:
         number, count = found.step - overlap.begin, overlap.last - overlap.begin
         where = f"batch {number:,} of the {count:,} that are trained again"
-        known = any(read_events(self._directory, having=['"not repeated"']))
-        fields = {**found._asdict(), "why": f"{where}: other {found.of}"}
-        self._events.emit("not repeated", **fields, repeated=number - 1)
+        known = any(read_events(self._directory, having=['"rounding": true']))
+        fields = {"step": found.step, "of": found.of, "repeated": number - 1}
+        fields["why"] = f"{where}: other {found.of}"
+        rounding = 0 < found.size < _ROUNDING
+        self._events.emit("not repeated", **fields, size=found.size, rounding=rounding)
         if found.of == "batch":
             self._data.refuse(
                 "Other data is trained after the resume than before the kill: it "
@@ -211,8 +223,7 @@ class Witness:
             )
         else:
             self._warn_or_raise(found.size, where, known=known)
-        if self._ring is not None:  # training now goes on from here, and not from there
-            self._ring.forget(range(found.step + 1, overlap.last + 1))
+        self._forget(found.step, overlap.last)
 
     def _warn_or_raise(self, size: float, where: str, *, known: bool) -> None:
         rounding = 0 < size < _ROUNDING

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 import signal
 
 import keras
@@ -196,7 +197,7 @@ def test_one_flipped_bit_of_a_weight_is_named(tmp_path):
     left(tmp_path, callbacks=[Flips(False)])
     with pytest.warns(NotExactWarning) as caught:
         resume(tmp_path, callbacks=[Flips(True)])
-    assert "batch 1 of the 4" in only(caught)
+    assert re.search("batch [12] of the 4", only(caught))  # leaves of a digest rotate
 
 
 def test_other_data_is_a_change_of_the_data(tmp_path):
@@ -232,6 +233,8 @@ def test_asked_to_raise_it_ends_before_anything_is_saved_over(tmp_path):
 def test_arithmetic_that_does_not_repeat_is_said_once_and_differently(tmp_path):
     given = {"until": (1, 3), "save_freq": 7}
     left(tmp_path, **given, compiling=rounding(0))
+    with pytest.warns(NotExactWarning, match="was not restored"):
+        resume(tmp_path, compiling=rounding(0.1), until=(1, 3))
     with pytest.warns(NotExactWarning) as caught:
         resume(tmp_path, compiling=rounding(4e-6), until=(1, 3))
     text = only(caught)
@@ -240,7 +243,7 @@ def test_arithmetic_that_does_not_repeat_is_said_once_and_differently(tmp_path):
     assert "the arithmetic does not repeat, it seems" in text
     assert "resilient.deterministic()" in text
     resume(tmp_path, compiling=rounding(2e-6))  # says nothing
-    assert found(tmp_path) == 2 * [("not repeated", 8)]
+    assert found(tmp_path) == 3 * [("not repeated", 8)]
 
 
 @pytest.mark.spread

@@ -14,6 +14,7 @@ from support import fitting
 import resilient
 from resilient import keras_internals
 from resilient.data.py_dataset.order import Order
+from resilient.telemetry.events import read_events
 
 pytestmark = [
     pytest.mark.spread,
@@ -73,9 +74,9 @@ def interrupted(data, directory, epoch=1, batch=2, **given):
         fit(data, directory, callbacks=callbacks, **given)
 
 
-def resumed(source, directory, **given):
+def resumed(source, directory, until=(), **given):
     fitting.other_seed()
-    callbacks = [fitting.Interrupt(), *given.pop("callbacks", ())]
+    callbacks = [fitting.Interrupt(*until), *given.pop("callbacks", ())]
     net = fitting.model(seed=9)
     fitting.other_seed()
     return fit(source, directory, net, callbacks=callbacks, **given)
@@ -117,6 +118,20 @@ def test_changed_data_is_accepted_where_that_is_asked_for(tmp_path):
     interrupted(Data(), tmp_path)
     with pytest.warns(resilient.NotExactWarning, match="PyDataset, Data"):
         resumed(Data(shift=1.0), tmp_path, on_data_change="warn")
+
+
+def test_accepted_changes_are_said_once_and_what_follows_is_compared(tmp_path):
+    """Batches of the former data are compared with no batch of the new data."""
+    interrupted(Data(), tmp_path, batch=4, save_freq=7)
+    new = {"on_data_change": "warn", "save_freq": 2}
+    said = resilient.NotExactWarning
+    with pytest.warns(said) as caught, pytest.raises(fitting.Interrupted):
+        resumed(Data(shift=1.0), tmp_path, until=(1, 3), **new)
+    assert len([each for each in caught if each.category is said]) == 1
+    resumed(Data(shift=1.0), tmp_path)
+    found = [each["event"] for each in read_events(tmp_path)]
+    assert "not repeated" not in found
+    assert "repeated" in found
 
 
 def test_another_number_of_batches_is_refused(tmp_path):
