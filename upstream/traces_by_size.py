@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 random = np.random.RandomState(0)
-x, y = random.rand(12, 8, 8, 1).astype("float32"), random.rand(12, 3)
+x, y = random.rand(32, 8, 8, 1).astype("float32"), random.rand(32, 3)
 
 
 def trained(*sizes: int) -> list[np.ndarray]:
@@ -33,7 +33,7 @@ def trained(*sizes: int) -> list[np.ndarray]:
     return model.get_weights()
 
 
-alone, after_another = trained(4), trained(8, 4)
+alone, after_another = trained(7), trained(32, 7)
 differ = [not np.array_equal(a, b) for a, b in zip(alone, after_another, strict=True)]
 if any(differ):
     print(f"shown: {sum(differ)} of {len(differ)} weights differ after the same batch")
