@@ -77,6 +77,7 @@ def result(process):
     return json.loads(output.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_two_fresh_runs_are_equal_on_other_numbers_of_cores(
     tmp_path, child_environment, backend
 ):

@@ -59,6 +59,7 @@ def test_what_was_found_before(
     bench.run(target, target.changed(entry))
 
 
+@pytest.mark.long  # beside plain nox, `.ci/run` reads mutated files for two minutes
 def test_a_few_more(targets: dict[str, Target], bench: Bench) -> None:
     generator = random.Random(7)
     for target in targets.values():

@@ -92,6 +92,7 @@ def test_a_fit_is_proven(tmp_path, monkeypatch, capsys):
     assert kept(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_loop_is_proven_and_shortened(tmp_path, monkeypatch, capsys):
     script = LOOP.replace("FORGOTTEN", "0")
     options = ("--kills", "1", "--epochs", "6", "--steps", "20", "--seed", "5")
@@ -120,6 +121,7 @@ def test_a_loop_that_forgets_what_it_counted(tmp_path, monkeypatch, capsys):
     assert not ends["equal"]
 
 
+@pytest.mark.long
 def test_data_without_a_seed(tmp_path, monkeypatch, capsys):
     script = FIT.replace("SEED", "")
     code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "1")
