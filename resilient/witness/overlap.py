@@ -7,6 +7,8 @@ import numpy as np
 
 from resilient.witness.ring import FIELDS, Entries, Field
 
+_ROUNDING = 1e-5  # share of a loss by which sums in another order may differ
+
 
 class Difference(NamedTuple):
     """The first step that differs.
@@ -21,6 +23,11 @@ class Difference(NamedTuple):
     step: int
     of: Field
     size: float
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether the losses are as close as sums in another order are."""
+        return 0 < self.size < _ROUNDING
 
 
 class Overlap:

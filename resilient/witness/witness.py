@@ -25,7 +25,6 @@ _AFTER_SAVE = 4  # steps after each save that are digested whatever it costs
 _RARELY = 200  # times its cost has to pass before the next digest: 0.5 %
 _WAITS = 8  # steps for which a device may compute a digest
 _DIFFERS = "the resumed run does not repeat the killed one"
-_ROUNDING = 1e-5  # share of a loss by which sums in another order may differ
 
 
 class Witness:
@@ -210,10 +209,10 @@ class Witness:
         number, count = found.step - overlap.begin, overlap.last - overlap.begin
         where = f"batch {number:,} of the {count:,} that are trained again"
         known = any(read_events(self._directory, having=['"rounding": true']))
-        fields = {"step": found.step, "of": found.of, "repeated": number - 1}
-        fields["why"] = f"{where}: other {found.of}"
-        rounding = 0 < found.size < _ROUNDING
-        self._events.emit("not repeated", **fields, size=found.size, rounding=rounding)
+        why = f"{where}: other {found.of}"
+        fields = {"step": found.step, "of": found.of, "size": found.size}
+        fields |= {"rounding": found.is_rounding, "why": why, "repeated": number - 1}
+        self._events.emit("not repeated", **fields)
         if found.of == "batch":
             self._data.refuse(
                 "Other data is trained after the resume than before the kill: it "
@@ -222,35 +221,34 @@ class Witness:
                 hint="Use the same data as before; seed every random generator in it.",
             )
         else:
-            self._warn_or_raise(found.size, where, known=known)
+            self._warn_or_raise(found, where, known=known)
         self._forget(found.step, overlap.last)
 
-    def _warn_or_raise(self, size: float, where: str, *, known: bool) -> None:
-        rounding = 0 < size < _ROUNDING
+    def _warn_or_raise(self, found: Difference, where: str, *, known: bool) -> None:
         cause = "something that training changes was not restored"
         hint = (
             "Keep it in a keras.Variable, a callback's state_dict() or `stateful`; "
             "`resilient prove` finds the first step and leaf that differ."
         )
-        if not size:
+        if not found.size:
             what = "weights differ, and no loss shows by how much"
             cause += ", or the arithmetic does not repeat"
-        elif rounding:
-            what = f"the loss differs by {size:.0e} of itself"
+        elif found.is_rounding:
+            what = f"the loss differs by {found.size:.0e} of itself"
             cause = "the arithmetic does not repeat, it seems"
             hint = (
                 "Call resilient.deterministic() before you build the model; "
                 "`resilient prove` shows whether training repeats without a kill."
             )
         else:
-            what = f"the loss differs by {size:.1%}"
+            what = f"the loss differs by {found.size:.1%}"
         if self._on_inexact == "raise":
             raise NotExactError(
                 f"Not bit-exact: {_DIFFERS}: {what}: {cause}.",
                 received=where,
                 hint=hint,
             )
-        if not (rounding and known):
+        if not (found.is_rounding and known):
             warn_not_exact(f"{_DIFFERS}: {what}", [where, f"{cause}. {hint}"])
 
     def _read(self, step: int) -> None:
