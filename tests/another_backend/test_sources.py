@@ -20,6 +20,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`shuffle=True` was passed"),
     pytest.mark.filterwarnings("ignore:Your input ran out of data"),
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata
+    # Workers are forked; JAX warns that it has threads.
+    pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning"),
     # Keras on NumPy 2 (keras.Variable.__array__).
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't"),
 ]
