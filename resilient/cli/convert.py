@@ -1,4 +1,4 @@
-"""The commands that convert to and from other programs' files: ``export``, ``import``.
+"""The commands ``export`` and ``import``: files of Keras and safetensors.
 
 They alone load Keras and a backend, and only when they run.
 """
@@ -58,13 +58,13 @@ def add_export(add: Add) -> None:
 
 def add_import(add: Add) -> None:
     """Add the command ``import``."""
-    text = "Start a run from another library's checkpoint."
+    text = "Start a run from a file of Keras or safetensors."
     command = add("import", _import, _report_import, text, directory=False)
     command.add_argument(
         "source",
         metavar="SOURCE",
-        help="a checkpoint of BackupAndRestore, TensorFlow or Orbax; or a .keras, "
-        ".weights.h5, .safetensors, .pt or .pth file",
+        help="a directory of BackupAndRestore; or a .keras, .weights.h5 or "
+        ".safetensors file",
     )
     command.add_argument(
         "--to",

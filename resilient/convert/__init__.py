@@ -1,6 +1,6 @@
-"""Checkpoints to and from the files of other libraries.
+"""Checkpoints to and from files of Keras and safetensors.
 
-It writes ``.keras``, ``.weights.h5`` and safetensors, reads those and what TensorFlow,
-Orbax and PyTorch save, and refuses files of another model. It trains nothing. ``cli``
-imports it.
+It writes and reads ``.keras``, ``.weights.h5`` and safetensors, reads what
+``BackupAndRestore`` saves, and refuses files of another model. It trains nothing.
+``cli`` imports it.
 """

@@ -1,4 +1,4 @@
-"""Starts a run from a checkpoint or file of another library: completely, or not at all.
+"""Starts a run from what Keras or safetensors wrote: completely, or not at all.
 
 Every weight of the model is set from the source, and every tensor of the source is
 used; the same goes for the optimizer, if the source has its state. What no source holds
@@ -41,17 +41,15 @@ def import_checkpoint(
     epoch: int | None = None,
     step: int | None = None,
 ) -> Checkpoint:
-    """Convert another library's checkpoint into one that ``fit`` resumes from.
+    """Convert a file of Keras or safetensors into what ``fit`` resumes from.
 
     That ``fit`` starts at the beginning of an epoch with the source's weights, and with
     its optimizer state if there is one. A ``NotExactWarning`` names what the source
     lacks.
 
     Args:
-        source: A directory of ``BackupAndRestore``, a TensorFlow checkpoint (a
-            directory, or the prefix of its files) or an Orbax checkpoint; or a file
-            ``.keras``, ``.weights.h5``, ``.safetensors``, or a torch ``state_dict`` in
-            ``.pt``, ``.pth`` or ``.bin``.
+        source: A directory of ``BackupAndRestore``, or a file ``.keras``,
+            ``.weights.h5`` or ``.safetensors``.
         model: The built and compiled model. It is not changed.
         checkpoint_dir: The run's directory, as in ``fit``. It must not contain a
             checkpoint.
@@ -67,7 +65,7 @@ def import_checkpoint(
         CheckpointMismatchError: The source lacks variables of the model, has additional
             ones, or has different shapes or dtypes; all are listed. Nothing was
             changed.
-        BackendNotAvailableError: The library that reads the source is missing.
+        BackendNotAvailableError: The source needs safetensors, which is missing.
         DirectoryInUseError: A run is using ``checkpoint_dir``.
         NotSupportedError: The source's format cannot be imported.
         ResilientError: ``checkpoint_dir`` already has checkpoints.

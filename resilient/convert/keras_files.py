@@ -8,18 +8,19 @@ is verified to set every variable.
 import errno
 import math
 import os
+import shutil
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import keras
 import numpy as np
 
-from resilient.backends import zip_directory
 from resilient.convert.hdf5_files import layout
 from resilient.convert.matching import by_loading, require_same, set_by
-from resilient.convert.tensor_files import Tensors, contents
+from resilient.convert.tensor_files import Tensors
 from resilient.errors import NotSupportedError, warn_not_exact
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import RunJson
@@ -52,9 +53,21 @@ def read_weights(file: Path, model: keras.Model, source: Path | None = None) -> 
 
 def read_model(file: Path, model: keras.Model) -> Tensors:
     """The same of a ``.keras`` file, a zip file; its config is not looked at."""
-    content = contents(file)
-    places = zip_directory.places(content)
-    names = {name for name in places if not name.endswith("/")}
+    with zipfile.ZipFile(file) as archive, tempfile.TemporaryDirectory() as directory:
+        _require_weights_alone(file, archive)
+        inner = Path(directory) / _IN_KERAS
+        with archive.open(_IN_KERAS) as packed, inner.open("xb") as unpacked:
+            shutil.copyfileobj(packed, unpacked)
+        return read_weights(inner, model, source=file)
+
+
+def _require_weights_alone(file: Path, archive: zipfile.ZipFile) -> None:
+    """Refuse what ``read_weights`` would leave out, or what fills the disk.
+
+    Raises:
+        NotSupportedError: The file has more than weights, or is compressed.
+    """
+    names = {entry.filename for entry in archive.infolist() if not entry.is_dir()}
     if _IN_KERAS not in names or names - _KNOWN:
         raise NotSupportedError(
             "A .keras file can be imported only if it holds weights and nothing else.",
@@ -62,10 +75,15 @@ def read_model(file: Path, model: keras.Model) -> Tensors:
             hint="Load it with keras.models.load_model, and import a file that its "
             "save_weights wrote.",
         )
-    with tempfile.TemporaryDirectory() as directory:
-        inner = Path(directory) / _IN_KERAS
-        inner.write_bytes(content[places[_IN_KERAS]])
-        return read_weights(inner, model, source=file)
+    weights = archive.getinfo(_IN_KERAS)
+    stored = weights.compress_type == zipfile.ZIP_STORED
+    if not stored or weights.file_size > file.stat().st_size:
+        raise NotSupportedError(
+            "The weights in this .keras file are compressed or incomplete.",
+            received=f"{file}: {weights.file_size:,} bytes in the file's "
+            f"{file.stat().st_size:,}",
+            hint="Import a file that Keras's save wrote.",
+        )
 
 
 def write(

@@ -1,8 +1,8 @@
 """Matches a source to a model: all of it is used, and every weight is set.
 
-Nothing is cast, and nothing is left over on either side. A source that names its
-tensors is matched by name. Any other is loaded into the model by the library that wrote
-it, twice and over different values, which shows what it set.
+Nothing is cast, and nothing is left over on either side. A safetensors file is matched
+by name. Any other is loaded into the model by Keras, twice and over different values,
+which shows what it set.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -59,7 +59,7 @@ def by_name(source: Path, tensors: Tensors, model: keras.Model) -> Tensors:
     Raises:
         CheckpointMismatchError: The source is not of this model.
     """
-    names = _names(model, tensors)
+    names = _names(model)
     known = {group(names[name].name) for name in tensors if name in names}
     must = _required(model, optimizer="optimizer" in known)
     ours = {
@@ -75,14 +75,6 @@ def by_name(source: Path, tensors: Tensors, model: keras.Model) -> Tensors:
     return found
 
 
-def of_layout(layout: Layout) -> Tensors:
-    """Arrays as in a layout, without memory: for ``by_name``, before any are read."""
-    return {
-        name: np.broadcast_to(np.zeros((), dtype), shape)
-        for name, (shape, dtype) in layout.items()
-    }
-
-
 def by_loading(
     source: Path,
     model: keras.Model,
@@ -90,7 +82,7 @@ def by_loading(
     *,
     optimizer: bool = True,
 ) -> Tensors:
-    """The same, from a source that only its own library can load into the model.
+    """The same, from a source that only Keras can load into the model.
 
     ``optimizer`` says whether the source has one. The model is left as it was.
 
@@ -117,20 +109,16 @@ def set_by(live: Sequence[Leaf], load: Callable[[], None]) -> Tensors:
     }
 
 
-def _names(model: keras.Model, used: Collection[str]) -> dict[str, Leaf]:
-    """What a source calls the variables: of three ways, the one that it uses."""
-    weights, state = ready(model), variables.leaves(model)
+def _names(model: keras.Model) -> dict[str, Leaf]:
+    """The variables by the names that a source has for them."""
+    ready(model)
+    state = variables.leaves(model)
     paths = unique_names(leaf.path for leaf in state)
-    by_path = {
+    return {
         name: leaf
         for name, leaf in zip(paths, state, strict=True)
         if group(leaf.name) in (*GROUPS, "metrics")
     }
-    # Lists of variables, and Keras's `get_state_tree()`.
-    listed = {f"{group(w.name)}_variables/{w.slot[1]}": w for w in weights}
-    in_tree = {f"{group(w.name)}_variables/{w.path}": w for w in weights}
-    ways = (by_path, listed, in_tree)
-    return max(ways, key=lambda names: sum(name in names for name in used))
 
 
 def _required(model: keras.Model, *, optimizer: bool) -> dict[str, Leaf]:

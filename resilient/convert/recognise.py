@@ -10,51 +10,21 @@ from pathlib import Path
 
 import keras
 
-from resilient.convert import keras_files, orbax_source, tensor_files, tf_source
+from resilient.convert import keras_files, tensor_files
 from resilient.convert.matching import by_name
 from resilient.convert.tensor_files import Tensors
-from resilient.errors import (
-    CorruptCheckpointError,
-    NotSupportedError,
-    ResilientError,
-    message,
-)
+from resilient.errors import NotSupportedError, ResilientError, message
 from resilient.serialization.schema import Count, SchemaError, from_json, parse
 from resilient.storage.files import SMALL_BYTES, read_file
 
 _WEIGHTS, _TRAINING = "latest.weights.h5", "training_metadata.json"
 _BACKUP = "a BackupAndRestore directory"
-_TENSORFLOW = "a TensorFlow checkpoint"
-_ORBAX = "an Orbax checkpoint"
+_MODEL = "a .keras file"
+_SAFETENSORS = "a safetensors file"
 _ENDINGS = {
     ".weights.h5": "a .weights.h5 file",
-    ".keras": "a .keras file",
-    ".safetensors": "a safetensors file",
-    ".pt": "a torch state_dict",
-    ".pth": "a torch state_dict",
-    ".bin": "a torch state_dict",
-}
-
-Read = Callable[[Path, keras.Model], Tensors]
-
-
-def _named(read: Callable[[Path], Tensors]) -> Read:
-    """Match the names of a source's tensors with the model's variables."""
-    return lambda path, model: by_name(path, read(path), model)
-
-
-# Formats that name each variable by its path, whichever model reads them.
-_BY_PATH: dict[str, Callable[[Path], Tensors]] = {
-    "a safetensors file": tensor_files.read_safetensors,
-    "a torch state_dict": tensor_files.read_torch,
-}
-_READERS: dict[str, Read] = {
-    _BACKUP: lambda path, model: keras_files.read_weights(path / _WEIGHTS, model),
-    "a .weights.h5 file": keras_files.read_weights,
-    "a .keras file": keras_files.read_model,
-    **{kind: _named(read) for kind, read in _BY_PATH.items()},
-    _TENSORFLOW: tf_source.values,
-    _ORBAX: orbax_source.values,
+    ".keras": _MODEL,
+    ".safetensors": _SAFETENSORS,
 }
 
 
@@ -77,7 +47,7 @@ class ImportSource:
     @property
     def by_path(self) -> bool:
         """Whether it names its variables by their paths."""
-        return self.kind in _BY_PATH
+        return self.kind == _SAFETENSORS
 
     def values(self, model: keras.Model) -> Tensors:
         """The values of the model's variables, by their names in a checkpoint.
@@ -89,7 +59,12 @@ class ImportSource:
             BackendNotAvailableError: The library that reads it is missing.
             NotSupportedError: That library cannot read it.
         """
-        return self._read(partial(_READERS[self.kind], self.path, model))
+        if self.by_path:
+            return by_name(self.path, self.named(), model)
+        if self.kind == _MODEL:
+            return self._read(partial(keras_files.read_model, self.path, model))
+        weights = self.path / _WEIGHTS if self.kind == _BACKUP else self.path
+        return self._read(partial(keras_files.read_weights, weights, model))
 
     def named(self) -> Tensors:
         """Its tensors by path, for a model that may have other variables, too.
@@ -105,21 +80,18 @@ class ImportSource:
                 "its own model with `resilient import`, and start from that "
                 "directory.",
             )
-        return self._read(partial(_BY_PATH[self.kind], self.path))
+        return self._read(partial(tensor_files.read_safetensors, self.path))
 
     def _read(self, read: Callable[[], Tensors]) -> Tensors:
         try:
             return read()
+        except ResilientError:
+            raise
         except Exception as error:  # each library has its own for damaged files
-            told: object = f"{type(error).__name__}: {error}"
-            if isinstance(error, CorruptCheckpointError):  # for a checkpoint of ours
-                told = error.received
-            elif isinstance(error, ResilientError):
-                raise
             raise NotSupportedError(
                 f"This cannot be read as {self.kind}.",
-                received=f"{self.path}: {told}",
-                hint="Import a file that its own library loads without unpickling.",
+                received=f"{self.path}: {type(error).__name__}: {error}",
+                hint="Import a file that its own library can load.",
             ) from error
 
 
@@ -130,8 +102,8 @@ def recognised(path: Path) -> ImportSource:
         FileNotFoundError: Nothing is there.
         NotSupportedError: Its format cannot be imported.
     """
-    kind = _kind(path)
-    if not (path.exists() or kind == _TENSORFLOW):
+    # TensorFlow's checkpoints go by a path at which there is no file.
+    if not (path.exists() or path.with_name(f"{path.name}.index").exists()):
         raise FileNotFoundError(
             message(
                 "There is nothing to import at this path.",
@@ -139,32 +111,26 @@ def recognised(path: Path) -> ImportSource:
                 hint="Name a file or directory that exists.",
             )
         )
+    if (path / _WEIGHTS).is_file():
+        return ImportSource(path, _BACKUP, *_progress(path / _TRAINING))
+    kinds = (kind for ending, kind in _ENDINGS.items() if path.name.endswith(ending))
+    kind = next(kinds, None)
     if kind is None:
         raise NotSupportedError(
             "Unrecognised checkpoint format.",
             received=path,
-            hint="Import a directory of BackupAndRestore, a TensorFlow or an Orbax "
-            f"checkpoint; or a file that ends in {', '.join(_ENDINGS)}.",
+            hint="Name a directory of BackupAndRestore, or a file that ends in "
+            f"{', '.join(_ENDINGS)}. A checkpoint of torch, TensorFlow or Orbax has "
+            "to be converted: load it into the model with the library that wrote it, "
+            'and call model.save_weights("model.weights.h5").',
         )
-    if kind in _ENDINGS.values() and not path.is_file():
+    if not path.is_file():
         raise NotSupportedError(
             f"This is not {kind}: it is not a regular file.",
             received=path,
             hint="Import a file.",
         )
-    epoch, batch = _progress(path / _TRAINING) if kind == _BACKUP else (None, 0)
-    return ImportSource(path, kind, epoch, batch)
-
-
-def _kind(path: Path) -> str | None:
-    if (path / _WEIGHTS).is_file():
-        return _BACKUP
-    for ending, kind in _ENDINGS.items():
-        if path.name.endswith(ending):
-            return kind
-    if tf_source.is_at(path):
-        return _TENSORFLOW
-    return _ORBAX if orbax_source.tree(path) is not None else None
+    return ImportSource(path, kind)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import keras
 import ml_dtypes
@@ -35,7 +36,6 @@ from resilient.backends import get_backend
 from resilient.cli.main import main
 from resilient.convert.export import ending_of
 from resilient.convert.tensor_files import (
-    library,
     read_safetensors,
     unique_names,
     write_safetensors,
@@ -476,7 +476,7 @@ def test_the_end_of_the_name_selects_the_format(run, tmp_path):
 def test_a_missing_library_is_named_with_its_pip_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(BackendNotAvailableError, match="pip install safetensors"):
-        library("safetensors", "safetensors")
+        read_safetensors(Path("x.safetensors"))
 
 
 def test_the_command_says_what_it_wrote(run, tmp_path, capsys):

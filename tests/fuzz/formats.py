@@ -290,7 +290,8 @@ def safetensors(raw: bytes, random: Random) -> bytes:
 
 def zip_file(raw: bytes, random: Random) -> bytes:
     """Another content of one of its entries."""
-    entries = _entries(raw)
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        entries = [(name, archive.read(name)) for name in archive.namelist()]
     at = random.randrange(len(entries))
     name, content = entries[at]
     changed = (
@@ -304,11 +305,3 @@ def zip_file(raw: bytes, random: Random) -> bytes:
         for name, content in entries:
             archive.writestr(name, content)
     return out.getvalue()
-
-
-def json_file(raw: bytes, random: Random) -> bytes:
-    """Another JSON; or other bytes, where it is none."""
-    try:
-        return trees.mutated(raw, random, trees.compact)
-    except ValueError:
-        return mutations.mutated(raw, random)

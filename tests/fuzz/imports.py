@@ -1,7 +1,6 @@
-"""What other libraries wrote, to start a run from."""
+"""What Keras and safetensors wrote, to start a run from."""
 
 import io
-import os
 import struct
 import tempfile
 from collections.abc import Callable, Sequence
@@ -30,21 +29,14 @@ Mutate = Callable[[bytes, Random], bytes]
 
 
 def targets() -> list[Target]:
-    """Each kind that this backend's libraries can write."""
+    """Each kind of file."""
     net = model()
     ready(net)
-    found = [
+    return [
         _file(net, HDF5, _saved(net, HDF5), [hdf5, addresses]),
         _file(net, KERAS, _saved(net, KERAS), [formats.zip_file]),
         _file(net, SAFE, _safe(net), [formats.safetensors]),
     ]
-    if BACKEND == "torch":
-        found.append(_file(net, "x.pt", _torch(net), [formats.torch_file]))
-    if BACKEND == "tensorflow":
-        found.append(_directory(net, "x", _tensorflow))
-    if BACKEND == "jax":
-        found.append(_directory(net, "tree", _orbax))
-    return found
 
 
 def _target(
@@ -79,26 +71,6 @@ def _file(
     return _target(net, name, path, {path: content}, mutate)
 
 
-def _directory(
-    net: keras.Model, path: str, write: Callable[[keras.Model, str], None]
-) -> Target:
-    with tempfile.TemporaryDirectory() as directory:
-        write(net, os.path.join(directory, path))
-        found = [each for each in Path(directory).rglob("*") if each.is_file()]
-        files = {str(p.relative_to(directory)): p.read_bytes() for p in found}
-
-    def mutate(random: Random) -> Files:
-        name = random.choice([*files])
-        content = files[name]
-        if name.endswith(".index") and random.random() < 0.8:
-            return {name: formats.index(content, random)}
-        if content[:1] == b"{":
-            return {name: formats.json_file(content, random)}
-        return {name: mutations.mutated(content, random)}
-
-    return _target(net, f"{BACKEND} import of {path}", path, files, mutate)
-
-
 def _saved(net: keras.Model, name: str) -> bytes:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, name)
@@ -118,27 +90,6 @@ def _safe(net: keras.Model) -> bytes:
     from safetensors.numpy import save
 
     return bytes(save(_named(net)))
-
-
-def _torch(net: keras.Model) -> bytes:
-    import torch
-
-    file = io.BytesIO()
-    torch.save({name: torch.from_numpy(v) for name, v in _named(net).items()}, file)
-    return file.getvalue()
-
-
-def _tensorflow(net: keras.Model, prefix: str) -> None:
-    import tensorflow as tf
-
-    tf.train.Checkpoint(model=net, optimizer=net.optimizer).write(prefix)
-
-
-def _orbax(net: keras.Model, path: str) -> None:
-    import orbax.checkpoint
-
-    with orbax.checkpoint.PyTreeCheckpointer() as checkpointer:
-        checkpointer.save(path, _named(net))
 
 
 def hdf5(raw: bytes, random: Random) -> bytes:

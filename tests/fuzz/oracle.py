@@ -59,8 +59,8 @@ _CHANGES = {
 }
 
 
-# `json`, `pickletools` and `str.decode` look these up at their first use.
-for _encoding in ("utf-8-sig", "utf-16", "utf-32", "ascii", "latin-1", "idna"):
+# `json`, `pickletools`, `zipfile` and `str.decode` look these up at their first use.
+for _encoding in ("utf-8-sig", "utf-16", "utf-32", "ascii", "latin-1", "idna", "cp437"):
     codecs.lookup(_encoding)
 for _encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
     codecs.lookup(_encoding)

@@ -91,7 +91,7 @@ TOPICS = {
     ),
     "importing-and-exporting": Topic(
         "Importing and exporting",
-        "A file of another library cannot be read or written.",
+        "A file of Keras or safetensors cannot be read or written.",
         "convert",
     ),
     "stopping": Topic(
