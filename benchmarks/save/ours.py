@@ -7,7 +7,6 @@ import keras
 import numpy as np
 
 from resilient.backends import Snapshot, get_backend
-from resilient.backends.stored_files import Listed
 from resilient.policies import latest
 from resilient.progress import Progress
 from resilient.state.variables import leaves, live_tensors
@@ -48,8 +47,7 @@ class Ours:
     @collector.put_off()
     def restore(self) -> None:
         """Read the newest checkpoint, verified, into the model."""
-        compares = (self._backend.compares,) if self._backend.compares else ()
-        found = self._store.load_newest(Reader(self._read, compares))
+        found = self._store.load_newest(Reader(self._read))
         if found is None:
             raise FileNotFoundError(self.directory)
         saved = found[1]
@@ -66,11 +64,7 @@ class Ours:
         self._snapshot = None
 
     def _read(self, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-        listed = {
-            name: Listed(file.size, file.xxh3_128)
-            for name, file in checkpoint.files.items()
-        }
-        return self._backend.read(str(checkpoint.path), files=listed)
+        return self._backend.read(str(checkpoint.path))
 
     def _commit(self, snapshot: Snapshot, step: int) -> None:
         self._store.commit(

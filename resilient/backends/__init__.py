@@ -7,11 +7,12 @@ all layers above import it.
 
 import functools
 import importlib
+from typing import Any
 
-from resilient.backends.base import Backend, Snapshot
+from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.errors import BackendNotAvailableError, NotSupportedError
 
-__all__ = ["BACKENDS", "Backend", "Snapshot", "get_backend"]
+__all__ = ["BACKENDS", "Backend", "Snapshot", "get_backend", "read"]
 
 # The libraries that each adapter imports; the extra of its name installs them.
 _LIBRARIES = {
@@ -35,6 +36,27 @@ def get_backend(name: str | None = None) -> Backend:
         NotSupportedError: There is no adapter of that name.
     """
     return _load(_keras_backend() if name is None else name)
+
+
+def read(saver: str, directory: str, part: Part = ALONE) -> dict[str, Any]:
+    """Read the tensors that a backend wrote, with its library, but without Keras.
+
+    Args:
+        saver: Name of the backend.
+        directory: As for ``Backend.read``.
+        part: As for ``Backend.read``. Large tensors may stay on the disk, as a
+            ``stored.StoredTensor``.
+
+    Raises:
+        BackendNotAvailableError: The library cannot be imported.
+        CorruptCheckpointError: As for ``Backend.read``.
+    """
+    try:
+        files = importlib.import_module(f"{__name__}.{saver}_files")
+    except ImportError as error:
+        raise _not_available(saver, error) from error
+    found: dict[str, Any] = files.read(directory, part, lazy=True)
+    return found
 
 
 @functools.cache

@@ -5,8 +5,8 @@ types are refused by name before anything is written: not every format can hold 
 and none may hold an approximation.
 """
 
-import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,30 +33,27 @@ DTYPES = frozenset(EXTENSION_DTYPES) | {
     *("complex64", "complex128"),
 }
 
-_MOST_ELEMENTS = 1 << 58
-MOST_TENSORS = 100_000  # in a checkpoint: names and sizes of as many are read
-
 # Of a tensor. No dots alone: some formats make a directory of it.
 NAME_PATTERN = r"^(?!\.\.?$)[A-Za-z0-9_.-]+$"
 
 
-@dataclass
-class HeldSnapshot:
-    """Named, unchanging tensors on the host, and how to write them.
+class HeldSnapshot(ABC):
+    """Named, unchanging tensors on the host.
 
-    Attributes:
+    Args:
         held: Name to tensor, of the kind that the backend writes fastest.
-        writer: Writes a part, ``held``, into an existing, empty directory.
-        view: Views one of them as a numpy array.
     """
 
-    held: dict[str, Any]
-    writer: Callable[[Mapping[str, Any], str, Part], None]
-    view: Callable[[Any], np.ndarray]
+    def __init__(self, held: dict[str, Any]) -> None:
+        self.held = held
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
-        return _Views(dict(self.held), self.view)
+        return _Views(dict(self.held), self._view)
+
+    @abstractmethod
+    def _view(self, held: Any) -> np.ndarray:
+        """View one of them as a numpy array."""
 
     def write(
         self,
@@ -66,10 +63,40 @@ class HeldSnapshot:
     ) -> None:
         held = self.held
         some = held if names is None else {name: held[name] for name in names}
-        self.writer(some, directory, part)
+        self._write(some, directory, part)
+
+    @abstractmethod
+    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> None:
+        """Write some of them into an existing, empty directory."""
+
+    def digests(self, part: Part) -> dict[str, str]:
+        return {}
 
     def release(self) -> None:
         self.held.clear()
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of one array, spread over devices, that this process owns.
+
+    Attributes:
+        shape: Of the whole array.
+        dtype: Of the whole array.
+        shard_shape: Of every shard; of an array in one piece, ``shape``.
+        owned: Where a shard begins -> what NumPy can view as an array.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    shard_shape: tuple[int, ...]
+    owned: dict[tuple[int, ...], Any]
+
+    @classmethod
+    def whole(cls, array: np.ndarray) -> "Shards":
+        """An array that this process owns whole."""
+        owned = {(0,) * array.ndim: array} if array.size else {}
+        return cls(array.shape, array.dtype, array.shape, owned)
 
 
 class _Views(Mapping[str, np.ndarray]):
@@ -133,34 +160,8 @@ def check_dtype(name: str, dtype: object) -> None:
         )
 
 
-def is_countable(shape: Iterable[int]) -> bool:
-    """Whether NumPy and TensorFlow can count a shape's elements.
-
-    They count the other dimensions where one is 0, too.
-    """
-    return math.prod(size for size in shape if size) <= _MOST_ELEMENTS
-
-
-def check_count(pieces: int) -> None:
-    """Refuse what could not be read back.
-
-    Args:
-        pieces: Tensors, and parts of those that are spread over processes.
-
-    Raises:
-        NotSupportedError: They are too many.
-    """
-    if pieces > MOST_TENSORS:
-        raise NotSupportedError(
-            f"A checkpoint can hold at most {MOST_TENSORS:,} tensors, where each "
-            "rank's part of a tensor counts as one.",
-            received=f"{pieces:,}",
-            hint="Combine small tensors into larger ones.",
-        )
-
-
 def as_stored(name: str, value: np.ndarray) -> np.ndarray:
-    """``value`` in C order and the machine's byte order; copied only if it is not.
+    """Return ``value`` in C order and the machine's byte order; copied if it is not.
 
     Raises:
         NotSupportedError: Its dtype cannot be stored.
@@ -171,7 +172,7 @@ def as_stored(name: str, value: np.ndarray) -> np.ndarray:
 
 
 def copy_array(name: str, value: np.ndarray) -> np.ndarray:
-    """The same, always copied."""
+    """Return a copy of ``value`` in C order and the machine's byte order."""
     stored = as_stored(name, value)
     return stored.copy() if np.may_share_memory(stored, value) else stored
 

@@ -20,8 +20,6 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from resilient.backends.stored_files import Listed
-
 
 @dataclass(frozen=True)
 class Part:
@@ -32,7 +30,7 @@ class Part:
         count: Of processes.
         replicas: Of the model, in all processes together.
         own: Names of the tensors that only this process has. All have the others: each
-            passes them to ``Backend.snapshot`` where the backend ``divides`` them,
+            passes them to ``Backend.snapshot`` where the backend ``spreads`` them,
             otherwise process 0 does.
     """
 
@@ -72,6 +70,15 @@ class Snapshot(Protocol):
             names: Of the tensors; None: all.
         """
 
+    def digests(self, part: Part) -> dict[str, str]:
+        """Checksums of what all processes must have alike, by which piece it is.
+
+        Empty where the backend cannot let processes differ.
+
+        Args:
+            part: As for ``write``.
+        """
+
     def release(self) -> None:
         """Release live memory after writing; the next snapshot may reuse the rest."""
 
@@ -94,15 +101,12 @@ class Backend(Generators, Protocol):
 
     Attributes:
         name: As in Keras.
-        divides: Whether processes share the work of writing tensors that all have.
-        compares: Pattern of the files, relative to what ``Snapshot.write`` filled, that
-            ``read`` itself compares with their checksums, so that they are read once.
-            Empty: none.
+        spreads: Whether every process needs all tensors for a snapshot: it holds pieces
+            of some, and is compared with the others.
     """
 
     name: ClassVar[str]
-    divides: ClassVar[bool]
-    compares: ClassVar[str]
+    spreads: ClassVar[bool]
 
     def snapshot(
         self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
@@ -116,31 +120,18 @@ class Backend(Generators, Protocol):
                 overwritten, which is four times as fast as fresh memory.
         """
 
-    def read(
-        self,
-        directory: str,
-        part: Part = ALONE,
-        *,
-        files: Mapping[str, Listed] | None = None,
-    ) -> dict[str, Any]:
+    def read(self, directory: str, part: Part = ALONE) -> dict[str, Any]:
         """Read the tensors of a written snapshot, as numpy arrays.
 
-        Somebody else may have written the files: what they say is checked before it is
-        used, and never makes anything but arrays, no larger than the files.
+        The backend's library reads its own files, of which every byte was compared
+        with its checksum before. They may be mapped.
 
         With several processes, those that all have, and those of ``part``. A tensor
-        that processes share may be left on the disk, as an object with shape and dtype
-        that ``assign`` takes and that ``numpy.asarray`` reads whole.
-
-        Files that do not match ``compares`` may be mapped: every byte of them was read
-        before. (A bad sector raises an error when read, and kills a process that maps
-        it.)
+        that processes share may be left on the disk, as a ``stored.StoredTensor``.
 
         Args:
             directory: What ``Snapshot.write`` filled, of all processes.
             part: Whose.
-            files: Each file by its path in ``directory``, with slashes, from the
-                manifest; no others are opened. None: those that are there.
 
         Raises:
             CorruptCheckpointError: The files hold something else than what ``write``

@@ -1,4 +1,4 @@
-"""JAX: written in Orbax's format, see ``orbax_format``.
+"""JAX: written in Orbax's layout, see ``jax_files``.
 
 On the CPU a snapshot copies nothing: it holds the arrays' buffers, and XLA does not
 reuse a buffer that someone else holds. On an accelerator it holds copies made there,
@@ -21,9 +21,10 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from resilient.backends import orbax_format
+from resilient.backends import jax_files
 from resilient.backends.arrays import (
     HeldSnapshot,
+    Shards,
     check_dtype,
     check_like,
     check_names,
@@ -31,9 +32,7 @@ from resilient.backends.arrays import (
     spread_elements,
 )
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
-from resilient.backends.orbax_stored import StoredArray
-from resilient.backends.shards import Shards, owned_shards
-from resilient.backends.stored_files import Listed, StoredFiles
+from resilient.backends.stored import StoredTensor
 from resilient.errors import NotSupportedError
 
 
@@ -41,8 +40,7 @@ class JaxBackend:
     """The adapter of JAX."""
 
     name: ClassVar[str] = "jax"
-    divides: ClassVar[bool] = True
-    compares: ClassVar[str] = orbax_format.COMPARED
+    spreads: ClassVar[bool] = True
 
     def snapshot(
         self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
@@ -57,23 +55,14 @@ class JaxBackend:
             for name, value in values.items()
             if _is_held(value, process)
         }
-        if any(isinstance(each, Shards) for each in held.values()):
-            orbax_format.check_file_names(held)
         # After all copies were started: training waits for those.
         for piece in _pieces(held):
             if isinstance(piece, jax.Array):
                 piece.copy_to_host_async()
-        return HeldSnapshot(held, orbax_format.write, _as_array)
+        return _Held(held)
 
-    def read(
-        self,
-        directory: str,
-        part: Part = ALONE,
-        *,
-        files: Mapping[str, Listed] | None = None,
-    ) -> dict[str, Any]:
-        stored = StoredFiles(directory, files)
-        return orbax_format.read(stored, part, piecewise=jax.process_count() > 1)
+    def read(self, directory: str, part: Part = ALONE) -> dict[str, Any]:
+        return {**jax_files.read(directory, part, lazy=jax.process_count() > 1)}
 
     def require_like(self, target: Any, value: Any) -> None:
         if not isinstance(target, keras.Variable):
@@ -127,6 +116,15 @@ class JaxBackend:
         return {"jax": jax.__version__, "jaxlib": version("jaxlib")}
 
 
+class _Held(HeldSnapshot):
+    def _view(self, held: Any) -> Any:
+        """The array; of one in shards, the shards of this process."""
+        return held if isinstance(held, Shards) else np.asarray(held)
+
+    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> None:
+        jax_files.write(held, directory, part)
+
+
 def _value(name: str, tensor: Any) -> Any:
     """The array behind ``tensor``; refuses before anything is transferred."""
     value = tensor.value if isinstance(tensor, keras.Variable) else tensor
@@ -177,10 +175,24 @@ def _held(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value
     if _is_cut(value):
-        return owned_shards(value, _hold)
+        return _owned(value)
     if not value.size:  # its shards may be smaller still
         return np.empty(value.shape, value.dtype)
     return _hold(value.addressable_data(0))
+
+
+def _owned(array: jax.Array) -> Shards:
+    """The shards whose device, of those that have the same, has replica 0.
+
+    So each element has one owner, and processes need not ask each other.
+    """
+    owned = {
+        tuple(each.start or 0 for each in shard.index): _hold(shard.data)
+        for shard in array.addressable_shards
+        if shard.replica_id == 0
+    }
+    shape = array.sharding.shard_shape(array.shape)
+    return Shards(array.shape, np.dtype(array.dtype), shape, owned)
 
 
 def _hold(array: jax.Array) -> Any:
@@ -197,12 +209,7 @@ def _pieces(held: Mapping[str, Any]) -> Iterator[Any]:
         yield from each.owned.values() if isinstance(each, Shards) else (each,)
 
 
-def _as_array(held: Any) -> Any:
-    """In a snapshot: of an array in shards, the shards of this process."""
-    return held if isinstance(held, Shards) else np.asarray(held)
-
-
-def like(current: jax.Array, value: np.ndarray | StoredArray) -> jax.Array:
+def like(current: jax.Array, value: np.ndarray | StoredTensor) -> jax.Array:
     """``value``, as ``read`` returns it, placed on devices like ``current``."""
     if len(current.sharding.device_set) > 1:
         return _spread(current, value)
@@ -213,7 +220,7 @@ def like(current: jax.Array, value: np.ndarray | StoredArray) -> jax.Array:
 
 def _spread(current: jax.Array, value: Any) -> jax.Array:
     """Made of the slices for this process's devices; others are not involved."""
-    if not isinstance(value, StoredArray):
+    if not isinstance(value, StoredTensor):
         value = _constant(value)
     slices: dict[str, np.ndarray] = {}
 
@@ -221,7 +228,7 @@ def _spread(current: jax.Array, value: Any) -> jax.Array:
         assert index is not None
         key = str(index)  # several devices may have replicas of one slice
         if key not in slices:
-            lazy = isinstance(value, StoredArray)
+            lazy = isinstance(value, StoredTensor)
             slices[key] = value.read(index) if lazy else value[index]
         return slices[key]
 

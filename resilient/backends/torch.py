@@ -1,8 +1,4 @@
-"""PyTorch: written with ``torch.save``, a flat dict of CPU tensors in ``state.pt``.
-
-``torch.load(directory / "state.pt", weights_only=True)`` reads it. Later saves repeat
-the first, see ``repeated_write``. Several ranks write another format, see
-``dcp_format``.
+"""PyTorch: written with ``torch.save``, see ``torch_files``.
 
 A snapshot is a copy, made by several threads, into the memory of the one before, which
 is pinned for tensors of CUDA devices. Of a tensor that is spread over ranks (a DTensor)
@@ -11,55 +7,41 @@ it has the rank's part.
 Refuses sparse, quantized and meta tensors.
 """
 
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cache, partial
-from typing import Any, BinaryIO, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import torch
-from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.utils.serialization import config
+import xxhash
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from resilient.backends import dcp_chunks, dcp_format, torch_files, torch_random
+from resilient.backends import torch_files, torch_random
 from resilient.backends.arrays import (
     EXTENSION_DTYPES,
     HeldSnapshot,
     as_stored,
-    check_count,
     check_dtype,
     check_like,
     check_names,
-    dtype_name,
+    contiguous_bytes,
 )
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
-from resilient.backends.dcp_chunks import StoredTensor
 from resilient.backends.parallel_copy import copy_all
-from resilient.backends.repeated_write import RepeatedWrite
-from resilient.backends.stored_files import Listed, StoredFiles
+from resilient.backends.stored import StoredTensor
+from resilient.backends.torch_files import name_of, piece_name, to_numpy, to_torch
 from resilient.errors import NotSupportedError
 
 _SMALL = 1 << 14  # bytes of a tensor, which torch copies in one piece
-_BUFFER = 1 << 16  # bytes; torch.save makes hundreds of small writes
-
-_repeated = RepeatedWrite(torch_files.places)
-
-# torch and numpy exchange these as integers of the same width.
-_CARRIERS = {
-    "bfloat16": (torch.int16, np.int16),
-    "float8_e4m3fn": (torch.int8, np.int8),
-    "float8_e5m2": (torch.int8, np.int8),
-}
 
 
 class TorchBackend:
     """The adapter of PyTorch."""
 
     name: ClassVar[str] = "torch"
-    divides: ClassVar[bool] = True
-    compares: ClassVar[str] = ""
+    spreads: ClassVar[bool] = True
 
     def snapshot(
         self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
@@ -68,17 +50,12 @@ class TorchBackend:
         live = {name: _live(name, value) for name, value in tensors.items()}
         free = reuse.held if isinstance(reuse, _Copies) else {}
         spread = {
-            name: _part_room(reuse, name, value)
+            name: _Spread.of(name, value)
             for name, value in live.items()
             if isinstance(value, DTensor)
         }
         live |= {name: live[name].to_local() for name in spread}
-        held = {
-            name: spread[name].to_local()
-            if name in spread
-            else _room(free.get(name), value)
-            for name, value in live.items()
-        }
+        held = {name: _room(free.get(name), value) for name, value in live.items()}
         pairs = []
         for name, value in live.items():
             if value.nbytes > _SMALL and _is_plain(value):
@@ -88,23 +65,14 @@ class TorchBackend:
         copy_all(pairs)  # while those of other devices are transferred
         for device in {value.device for value in live.values() if value.is_cuda}:
             torch.cuda.synchronize(device)
-        return _Copies(held, partial(_write, spread), to_numpy, spread=spread)
+        return _Copies(held, spread)
 
-    def read(
-        self,
-        directory: str,
-        part: Part = ALONE,
-        *,
-        files: Mapping[str, Listed] | None = None,
-    ) -> dict[str, Any]:
-        stored = StoredFiles(directory, files)
-        if dcp_chunks.METADATA in stored.sizes:
-            return dcp_chunks.read(stored, part)
-        return torch_files.of_checkpoint(stored)
+    def read(self, directory: str, part: Part = ALONE) -> dict[str, Any]:
+        return {**torch_files.read(directory, part)}
 
     def require_like(self, target: Any, value: Any) -> None:
         tensor = _tensor_for(target, value)
-        check_like(target, tensor.shape, _dtype_name(tensor), value)
+        check_like(target, tensor.shape, name_of(tensor.dtype), value)
 
     def assign(self, target: Any, value: Any) -> None:
         self.require_like(target, value)
@@ -113,13 +81,11 @@ class TorchBackend:
         with torch.no_grad():
             if not isinstance(tensor, DTensor):
                 tensor.copy_(to_torch(np.asarray(value)))
-            elif isinstance(value, StoredTensor):
-                # Importing it takes long, and few models are spread over ranks.
-                from resilient.backends.dcp_stored import read_into
-
-                read_into(value, tensor.detach(), to_torch)
-            else:
-                _assign_part(tensor, to_torch(value))
+                return
+            mine = _Spread.of("a tensor", tensor).index()
+            lazy = isinstance(value, StoredTensor)
+            part = value.read(mine) if lazy else np.asarray(value)[mine]
+            tensor.to_local().copy_(to_torch(part))
 
     def random_state(self) -> dict[str, Any]:
         return torch_random.random_state()
@@ -154,24 +120,111 @@ def _tensor_for(target: Any, value: Any) -> Any:
     return tensor
 
 
-def _assign_part(tensor: DTensor, whole: torch.Tensor) -> None:
-    """Set this rank's part of a tensor; other ranks are not involved."""
-    mesh, placements = tensor.device_mesh, tensor.placements
-    part = distribute_tensor(
-        whole.to(tensor.device), mesh, placements, src_data_rank=None
-    )
-    tensor.to_local().copy_(part.to_local())
+@dataclass(frozen=True)
+class _Spread:
+    """How a tensor is spread over ranks; nothing here waits for another rank.
+
+    Attributes:
+        shape: Of the whole tensor.
+        mesh: The ranks.
+        placements: For each dimension of the mesh, what is cut along it.
+    """
+
+    shape: tuple[int, ...]
+    mesh: DeviceMesh
+    placements: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, name: str, tensor: DTensor) -> "_Spread":
+        """The layout of a tensor.
+
+        Raises:
+            NotSupportedError: It is neither cut in order nor in replicas.
+        """
+        if not {type(each) for each in tensor.placements} <= {Shard, Replicate}:
+            raise NotSupportedError(
+                f"The tensor {name!r} is spread over ranks in an unknown way.",
+                received=str(tensor.placements),
+                hint="Use Shard and Replicate.",
+            )
+        return cls(tuple(tensor.shape), tensor.device_mesh, tuple(tensor.placements))
+
+    def index(self) -> tuple[slice, ...]:
+        """The part of this rank."""
+        return tuple(self._along(dimension) for dimension in range(len(self.shape)))
+
+    def _along(self, dimension: int) -> slice:
+        """What torch gives this rank of the numbers along a dimension."""
+        placements = [
+            Shard(0) if each.is_shard(dimension) else Replicate()
+            for each in self.placements
+        ]
+        numbers = torch.arange(self.shape[dimension], device=self.mesh.device_type)
+        found = distribute_tensor(numbers, self.mesh, placements, src_data_rank=None)
+        mine = found.to_local()
+        return slice(int(mine[0]), int(mine[-1]) + 1) if len(mine) else slice(0, 0)
+
+    def is_owned(self) -> bool:
+        """Whether this rank is the first of those that have the same part."""
+        coordinate = self.mesh.get_coordinate()
+        return coordinate is not None and not any(
+            at
+            for at, placement in zip(coordinate, self.placements, strict=True)
+            if placement.is_replicate()
+        )
+
+    def piece(self) -> str:
+        """Where this rank is along the dimensions of the mesh that cut the tensor.
+
+        Ranks at the same place hold the same part.
+        """
+        coordinate = self.mesh.get_coordinate() or []
+        cut = [
+            (dimension, at)
+            for dimension, at in enumerate(coordinate)
+            if not self.placements[dimension].is_replicate()
+        ]
+        return str(cut)
 
 
-@dataclass
 class _Copies(HeldSnapshot):
     """Copies, whose memory the next snapshot may reuse.
 
-    Attributes:
-        spread: Tensors that are spread over ranks; ``held`` has this rank's part.
+    Args:
+        held: The copies; of a tensor that is spread over ranks, this rank's part.
+        spread: How those are spread.
     """
 
-    spread: dict[str, DTensor] = field(default_factory=dict)
+    def __init__(
+        self, held: dict[str, torch.Tensor], spread: dict[str, _Spread]
+    ) -> None:
+        super().__init__(held)
+        self.spread = spread
+
+    def _view(self, held: torch.Tensor) -> np.ndarray:
+        return to_numpy(held)
+
+    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> None:
+        found: dict[str, torch.Tensor] = {}
+        for name, tensor in held.items():
+            spread = self.spread.get(name)
+            if spread is None and (not part.index or name in part.own):
+                found[name] = tensor
+            elif spread is not None and spread.is_owned() and tensor.numel():
+                starts = [each.start for each in spread.index()]
+                found[piece_name(name, starts)] = tensor
+        torch_files.write(found, directory, part)
+
+    def digests(self, part: Part) -> dict[str, str]:
+        if part.count == 1:
+            return {}
+        digests: dict[str, Any] = {}
+        for name in sorted(self.held.keys() - part.own):
+            spread = self.spread.get(name)
+            piece = "whole" if spread is None else spread.piece()
+            digest = digests.setdefault(piece, xxhash.xxh3_128())
+            digest.update(contiguous_bytes(to_numpy(self.held[name])))
+        return {piece: digest.hexdigest() for piece, digest in digests.items()}
 
     def release(self) -> None:
         pass
@@ -193,7 +246,7 @@ def _live(name: str, value: Any) -> torch.Tensor:
             f" on {getattr(tensor, 'device', 'no device')}",
             hint="Use dense tensors, variables and NumPy arrays.",
         )
-    check_dtype(name, _dtype_name(tensor))
+    check_dtype(name, name_of(tensor.dtype))
     return tensor.detach()
 
 
@@ -204,107 +257,15 @@ def _room(free: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
     if like.is_cuda:
         return torch.empty(like.shape, dtype=like.dtype, device="cpu", pin_memory=True)
     # NumPy's memory has larger pages: the first copy is twice as fast.
-    name = _dtype_name(like)
+    name = name_of(like.dtype)
     dtype = EXTENSION_DTYPES.get(name) or np.dtype(name)
     return to_torch(np.empty(tuple(like.shape), dtype))
-
-
-def _part_room(reuse: Snapshot | None, name: str, like: DTensor) -> DTensor:
-    """Memory for a copy of this rank's part, as a DTensor."""
-    free = reuse.spread.get(name) if isinstance(reuse, _Copies) else None
-    if free is not None and _layout(free) == _layout(like):
-        return free
-    return torch.empty_like(like, device="cpu")
-
-
-def _layout(tensor: DTensor) -> tuple[Any, ...]:
-    return tensor.shape, tensor.dtype, tensor.device_mesh, tensor.placements
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether its bytes in memory are its value, in order."""
     lazy = tensor.is_conj() or tensor.is_neg()
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not lazy
-
-
-def _dtype_name(tensor: torch.Tensor) -> str:
-    return _name_of(tensor.dtype)
-
-
-@cache
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """View a contiguous CPU tensor as a numpy array."""
-    name = _dtype_name(tensor)
-    if name in _CARRIERS:
-        tensor = tensor.view(_CARRIERS[name][0])
-    array: np.ndarray = tensor.numpy()
-    return array.view(EXTENSION_DTYPES.get(name, array.dtype))
-
-
-def to_torch(array: np.ndarray) -> torch.Tensor:
-    """View an array as a CPU tensor, or copy it if torch cannot view it."""
-    if not (array.flags.writeable and array.flags.c_contiguous):
-        array = array.copy(order="C")
-    name = dtype_name(array.dtype)
-    if name in _CARRIERS:
-        carrier = torch.from_numpy(array.view(_CARRIERS[name][1]))
-        return carrier.view(getattr(torch, name))
-    return torch.from_numpy(array)
-
-
-def _write(
-    spread: Mapping[str, DTensor],
-    tensors: Mapping[str, torch.Tensor],
-    directory: str,
-    part: Part,
-) -> None:
-    check_count(len(tensors) + len(spread) * (part.count - 1))
-    if part.count > 1:
-        dcp_format.write({**tensors, **spread}, directory, part)
-        return
-    if not all(tensor.is_contiguous() for tensor in tensors.values()):
-        _save(tensors, directory)
-        return
-    arrays = {name: to_numpy(tensor) for name, tensor in tensors.items()}
-    layout = tuple((name, x.dtype, x.shape, x.stride()) for name, x in tensors.items())
-    _repeated.write(layout, arrays, directory, lambda: _save(tensors, directory))
-
-
-def _save(tensors: Mapping[str, torch.Tensor], directory: str) -> None:
-    with open(
-        os.path.join(directory, torch_files.STATE), "wb", buffering=_BUFFER
-    ) as file:
-        watched = _WatchedFile(file)
-        try:
-            # CRC-32 takes as long as writing, and the manifest has a better checksum.
-            with config.patch({"save.compute_crc32": False}):
-                torch.save(dict(tensors), watched)
-        except RuntimeError as error:
-            if watched.error is None:
-                raise
-            raise watched.error from error
-
-
-class _WatchedFile:
-    """Keeps the error of a write: torch turns a full disk into "unexpected pos"."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.error: OSError | None = None
-
-    def write(self, data: bytes | memoryview) -> int:
-        try:
-            return self._file.write(data)  # all of it, however much
-        except OSError as error:
-            self.error = error
-            raise
-
-    def flush(self) -> None:
-        self._file.flush()
 
 
 BACKEND: Backend = TorchBackend()

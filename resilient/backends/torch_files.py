@@ -1,227 +1,152 @@
-"""Reads tensors that ``torch.save`` wrote, without unpickling and without torch.
+"""torch's files of tensors, ``state.pt``: flat dicts that ``torch.save`` writes.
 
-The file is a zip file of the tensors' bytes (``data/0`` and so on) and of a pickle that
-says how to put them together:
+``torch.load(directory / "state.pt", weights_only=True)`` reads one. Of several ranks,
+each has a file of its own. A tensor that is spread over them is in pieces, named by
+their place in it: ``kernel@0.512`` begins in row 0, column 512.
 
-    {"kernel": _rebuild_tensor_v2(("storage", FloatStorage, "0", "cpu", 6), 0, (3, 2),
-                                  (2, 1), False, OrderedDict()), ...}
+    state.pt            what all ranks have, and what rank 0 has
+    process-1-of-2.pt   what rank 1 has of its own, and its pieces
 """
 
 import math
-import sys
-from collections.abc import Mapping
-from typing import Any
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
+import torch
+from torch.utils.serialization import config
 
-from resilient.backends import inert_pickle, zip_directory
-from resilient.backends.arrays import DTYPES, is_countable
-from resilient.backends.inert_pickle import Made, Name
-from resilient.backends.stored_files import StoredFiles, corrupt, decoding
+from resilient.backends.arrays import EXTENSION_DTYPES, dtype_name
+from resilient.backends.base import ALONE, Part
+from resilient.backends.stored import StoredTensor, corrupt, decoding, plain
 
-STATE = "state.pt"  # of a checkpoint of one process
-_STORAGES = {
-    "torch.BoolStorage": "torch.bool",
-    "torch.CharStorage": "torch.int8",
-    "torch.ShortStorage": "torch.int16",
-    "torch.IntStorage": "torch.int32",
-    "torch.LongStorage": "torch.int64",
-    "torch.ByteStorage": "torch.uint8",
-    "torch.HalfStorage": "torch.float16",
-    "torch.FloatStorage": "torch.float32",
-    "torch.DoubleStorage": "torch.float64",
-    "torch.ComplexFloatStorage": "torch.complex64",
-    "torch.ComplexDoubleStorage": "torch.complex128",
-    "torch.BFloat16Storage": "torch.bfloat16",
+_STATE = "state.pt"
+_AT = "@"  # in no tensor's name
+_BUFFER = 1 << 16  # bytes; torch.save makes hundreds of small writes
+
+# torch and numpy exchange these as integers of the same width.
+_CARRIERS = {
+    "bfloat16": (torch.int16, np.int16),
+    "float8_e4m3fn": (torch.int8, np.int8),
+    "float8_e5m2": (torch.int8, np.int8),
 }
-_DIMENSIONS = 64  # the most that NumPy has
-_UNTYPED = "torch.storage.UntypedStorage"  # the tensor has the dtype
-_PARAMETER = "torch._utils._rebuild_parameter"
-_TENSOR = "torch._utils._rebuild_tensor_v2"
-_TENSOR_OF_UNTYPED = "torch._utils._rebuild_tensor_v3"
 
 
-class TorchFileError(ValueError):
-    """It is not a torch file, or holds something other than tensors."""
+def piece_name(name: str, offsets: Sequence[int]) -> str:
+    """The name of the piece of a tensor that begins there."""
+    return f"{name}{_AT}{'.'.join(map(str, offsets))}"
 
 
-def tensor(data: memoryview) -> np.ndarray:
-    """The only tensor of a file, as a view of it.
+def write(tensors: Mapping[str, torch.Tensor], directory: str, part: Part) -> None:
+    """Write the tensors and pieces of a rank, on the CPU, into a directory.
 
     Raises:
-        TorchFileError: It has something else.
+        OSError: The file system failed.
     """
-    content, archive = _opened(data)
-    return archive.array(content)
+    path = os.path.join(directory, _file(part.index, part.count))
+    with open(path, "wb", buffering=_BUFFER) as file:
+        try:
+            # CRC-32 takes as long as writing, and the manifest has a better checksum.
+            with config.patch({"save.compute_crc32": False}):
+                torch.save(dict(tensors), file)
+        except RuntimeError as error:  # torch turns a full disk into "unexpected pos"
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from error
+            raise
 
 
-def tensors(data: memoryview) -> dict[str, np.ndarray]:
-    """The dict of tensors, or parameters, of a file, as views of it.
-
-    Raises:
-        TorchFileError: It has something else.
-    """
-    content, archive = _opened(data)
-    if not isinstance(content, dict):
-        raise TorchFileError(f"it holds a {type(content).__name__}, not a dict")
-    found = {}
-    for name, each in content.items():
-        if not isinstance(name, str):
-            raise TorchFileError("it holds tensors that have no name")
-        found[name] = archive.array(each)
-    return found
-
-
-def of_checkpoint(files: StoredFiles) -> dict[str, np.ndarray]:
-    """The tensors of a checkpoint of one process.
-
-    Raises:
-        CorruptCheckpointError: There is something else.
-    """
-    with decoding(STATE):
-        # Mapped, so copied only once: into the tensors of the model.
-        found = tensors(files.mapped(STATE))
-    if sum(each.nbytes for each in found.values()) > files.sizes[STATE]:
-        raise corrupt(f"the tensors of {STATE} are larger than it")
-    return found
-
-
-def places(directory: str) -> dict[str, dict[str, slice]]:
-    """Where the storages of a checkpoint's tensors are in its file.
+def read(
+    directory: str, part: Part = ALONE, *, lazy: bool = False
+) -> dict[str, np.ndarray | StoredTensor]:
+    """What all ranks have, and what only this one has; the files are mapped.
 
     Args:
-        directory: Of a checkpoint that this process has written.
-    """
-    content, archive = _opened(StoredFiles(directory, None).mapped(STATE))
-    found = content.items()
-    return {STATE: {name: archive.place(made.arguments[0]) for name, made in found}}
-
-
-def dtype(name: object) -> np.dtype[Any]:
-    """What a pickle calls ``torch.float32``.
+        directory: What ``write`` filled, of all ranks.
+        part: Whose.
+        lazy: Without effect: a mapped file is read where somebody uses it.
 
     Raises:
-        TorchFileError: It is none that a checkpoint can hold.
+        CorruptCheckpointError: Its files hold something else.
     """
-    plain = name.name.removeprefix("torch.") if isinstance(name, Name) else ""
-    if plain not in DTYPES:
-        # Anything but a text may take forever to be shown.
-        other = name.name if isinstance(name, Name) else type(name).__name__
-        raise TorchFileError(f"it has tensors of an unsupported type: {other}")
-    return np.dtype(plain)
+    found: dict[str, np.ndarray | StoredTensor] = {}
+    pieces: dict[str, dict[tuple[int, ...], np.ndarray]] = {}
+    for index in range(part.count):
+        for key, array in _read(directory, _file(index, part.count)).items():
+            name, cut, offsets = key.partition(_AT)
+            if cut:
+                at = tuple(map(int, filter(None, offsets.split("."))))
+                pieces.setdefault(name, {})[at] = array
+            elif index in (0, part.index):
+                found[name] = array
+    return found | {name: _joined(name, each) for name, each in pieces.items()}
 
 
-def shape(value: object) -> tuple[int, ...]:
-    """A shape that an array can have.
-
-    Raises:
-        TorchFileError: It is something else.
-    """
-    found = sizes(value)
-    if len(found) > _DIMENSIONS or not is_countable(found):
-        raise TorchFileError("a tensor has no shape")
-    return found
+def _file(index: int, count: int) -> str:
+    return f"{Part(index, count).name}.pt" if index else _STATE
 
 
-def sizes(value: object) -> tuple[int, ...]:
-    """Offsets, or the strides of a tensor.
-
-    Raises:
-        TorchFileError: It is something else.
-    """
-    if not isinstance(value, tuple) or not all(
-        type(each) is int and each >= 0 for each in value
-    ):
-        raise TorchFileError("a tensor has no shape")
-    return value
+def _read(directory: str, name: str) -> dict[str, np.ndarray]:
+    with decoding(name), plain(directory) as path:
+        loaded = torch.load(os.path.join(path, name), weights_only=True, mmap=True)
+        return {key: to_numpy(tensor) for key, tensor in loaded.items()}
 
 
-def _opened(data: memoryview) -> "tuple[Any, _Archive]":
-    try:
-        places = zip_directory.places(data)
-        found = [name for name in places if name.endswith("/data.pkl")]
-        if len(found) != 1:
-            raise TorchFileError("it has no data.pkl, or several")
-        content = inert_pickle.read(bytes(data[places[found[0]]]))
-    except (zip_directory.ZipError, inert_pickle.PickleError) as error:
-        raise TorchFileError(str(error)) from None
-    return content, _Archive(data, found[0].removesuffix("data.pkl"), places)
+def _joined(name: str, pieces: Mapping[tuple[int, ...], np.ndarray]) -> StoredTensor:
+    """The tensor that pieces make up."""
+    with decoding(name):
+        ends = [np.add(at, piece.shape) for at, piece in pieces.items()]
+        shape = tuple(int(end) for end in np.max(ends, axis=0))
+        (dtype,) = {piece.dtype for piece in pieces.values()}
+    if sum(piece.size for piece in pieces.values()) != math.prod(shape):
+        raise corrupt(f"pieces of {name} are missing")
+
+    def load(index: tuple[slice, ...]) -> np.ndarray:
+        wanted = [each.indices(size) for each, size in zip(index, shape, strict=True)]
+        part = np.empty([stop - start for start, stop, _ in wanted], dtype)
+        for at, piece in pieces.items():
+            begin = [max(a, start) for a, (start, _, _) in zip(at, wanted, strict=True)]
+            end = [
+                min(a + size, stop)
+                for a, size, (_, stop, _) in zip(at, piece.shape, wanted, strict=True)
+            ]
+            if all(map(int.__lt__, begin, end)):
+                there = [start for start, _, _ in wanted]
+                part[_box(begin, end, there)] = piece[_box(begin, end, at)]
+        return part
+
+    return StoredTensor(shape, dtype, load)
 
 
-class _Archive:
-    def __init__(
-        self, data: memoryview, folder: str, places: Mapping[str, slice]
-    ) -> None:
-        self._data, self._folder, self._places = data, folder, places
-        self._copied = 0
-        order = places.get(f"{folder}byteorder", slice(0))
-        if bytes(data[order]) not in (b"", sys.byteorder.encode()):
-            raise TorchFileError("a machine with another byte order wrote it")
-
-    def array(self, made: object) -> np.ndarray:
-        """What the pickle says of a tensor, as an array."""
-        if isinstance(made, Made) and made.name == _PARAMETER and made.arguments:
-            made = made.arguments[0]
-        least = {_TENSOR: 6, _TENSOR_OF_UNTYPED: 7}
-        if not isinstance(made, Made) or len(made.arguments) < least.get(
-            made.name, sys.maxsize
-        ):
-            raise TorchFileError("it holds something other than dense tensors")
-        storage, offset, extent, strides, _, _, *rest = made.arguments
-        of_storage = made.name == _TENSOR
-        data, of = self._storage(storage, None if of_storage else rest.pop(0))
-        if any(rest):  # the value is the complex conjugate, or negative
-            raise TorchFileError("it holds tensors that are to be computed")
-        (start,) = sizes((offset,))
-        return self._aligned(_view(data, of, start, shape(extent), sizes(strides)))
-
-    def _aligned(self, view: np.ndarray) -> np.ndarray:
-        """The same where a processor can read it; torch writes nothing else."""
-        if view.flags.aligned:
-            return view
-        self._copied += view.nbytes  # of one storage there may be many views
-        if self._copied > self._data.nbytes:
-            raise TorchFileError("its tensors are larger than the file")
-        return view.copy()
-
-    def _storage(self, storage: Any, given: object) -> tuple[memoryview, Any]:
-        """The bytes that a tensor is made of, and its dtype."""
-        place, kind = self.place(storage), storage.arguments[1]
-        if given is None:
-            given = Name(_STORAGES.get(kind.name, kind.name))
-        elif kind.name != _UNTYPED:
-            raise TorchFileError("a tensor has a different type than its storage")
-        return self._data[place], dtype(given)
-
-    def place(self, storage: object) -> slice:
-        """Where a storage's bytes are."""
-        if not isinstance(storage, Made) or storage.name or len(storage.arguments) != 5:
-            raise TorchFileError("a tensor has no storage")
-        tag, kind, key, _, _ = storage.arguments
-        if tag != "storage" or not isinstance(kind, Name) or not isinstance(key, str):
-            raise TorchFileError("a tensor has no storage")
-        place = self._places.get(f"{self._folder}data/{key}")
-        if place is None:
-            raise TorchFileError("a tensor's storage is missing")
-        return place
+def _box(
+    begin: Sequence[int], end: Sequence[int], origin: Sequence[int]
+) -> tuple[slice, ...]:
+    """The elements from ``begin`` to ``end``, of what begins at ``origin``."""
+    each = zip(begin, end, origin, strict=True)
+    return tuple(slice(first - at, last - at) for first, last, at in each)
 
 
-def _view(
-    data: memoryview,
-    of: np.dtype[Any],
-    offset: int,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-) -> np.ndarray:
-    """What a tensor shows of its storage."""
-    if len(shape) != len(strides):
-        raise TorchFileError("a tensor's strides do not match its shape")
-    count = math.prod(shape)
-    if not count:
-        return np.empty(shape, of)
-    last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-    # A dimension with stride 0 would make any size of one element.
-    if max(last + 1, count) * of.itemsize > data.nbytes:
-        raise TorchFileError("a tensor is larger than its storage")
-    bytewise = [s * of.itemsize for s in strides]
-    return np.ndarray(shape, of, data, offset * of.itemsize, bytewise)
+@cache
+def name_of(dtype: torch.dtype) -> str:
+    """The dtype's name without ``torch.``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """View a contiguous CPU tensor as a numpy array."""
+    name = name_of(tensor.dtype)
+    if name in _CARRIERS:
+        tensor = tensor.view(_CARRIERS[name][0])
+    array: np.ndarray = tensor.numpy()
+    return array.view(EXTENSION_DTYPES.get(name, array.dtype))
+
+
+def to_torch(array: np.ndarray) -> torch.Tensor:
+    """View an array as a CPU tensor, or copy it if torch cannot view it."""
+    if not (array.flags.writeable and array.flags.c_contiguous):
+        array = array.copy(order="C")
+    name = dtype_name(array.dtype)
+    if name in _CARRIERS:
+        carrier = torch.from_numpy(array.view(_CARRIERS[name][1]))
+        return carrier.view(getattr(torch, name))
+    return torch.from_numpy(array)

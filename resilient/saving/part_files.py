@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from resilient.backends import written_elsewhere
-from resilient.backends.base import Backend, Part
-from resilient.backends.stored_files import Listed
+from resilient import backends
+from resilient.backends.base import ALONE, Backend, Part
 from resilient.errors import (
     ANOTHER_STEP,
     CorruptCheckpointError,
@@ -110,10 +109,11 @@ def read_part(
             match the others.
     """
 
-    def tensors(folder: str, files: Mapping[str, Listed]) -> dict[str, Any]:
+    def tensors(folder: str) -> dict[str, Any]:
         if saver is None:
-            return backend.read(folder, part, files=files)
-        return written_elsewhere.tensors(saver, folder, files)
+            return backend.read(folder, part)
+        found = backends.read(saver, folder, ALONE)
+        return {name: np.asarray(tensor) for name, tensor in found.items()}
 
     run, position, found = _read(part, checkpoint, tensors)
     # Everything except variables must be complete.
@@ -136,8 +136,8 @@ def look_at_part(
         CorruptCheckpointError: As ``read_part``.
     """
 
-    def tensors(folder: str, files: Mapping[str, Listed]) -> dict[str, Any]:
-        return written_elsewhere.tensors(saver, folder, files, part, piecewise=True)
+    def tensors(folder: str) -> dict[str, Any]:
+        return backends.read(saver, folder, part)
 
     run, position, found = _read(part, checkpoint, tensors)
     own = {name: found[name] for name in run.arrays}
@@ -148,41 +148,28 @@ def look_at_part(
 def _read(
     part: Part,
     checkpoint: Checkpoint,
-    tensors: Callable[[str, Mapping[str, Listed]], dict[str, Any]],
+    tensors: Callable[[str], dict[str, Any]],
 ) -> tuple[RunJson, Encoded, dict[str, Any]]:
     of_run, of_data = paths(part)
     with malformed(str(checkpoint.path / of_run)):
         run = decoded(parse(checkpoint.content(of_run)))
     with malformed(str(checkpoint.path / of_data)):
         position = parse(checkpoint.content(of_data))
-    inside = f"{VARIABLES}/"
-    files = {
-        name.removeprefix(inside): Listed(file.size, file.xxh3_128)
-        for name, file in checkpoint.files.items()
-        if name.startswith(inside)
-    }
-    found = _all_tensors(checkpoint, files, tensors)
+    found = _all_tensors(checkpoint, tensors)
     _require_complete(run, set(found), checkpoint)
     return run, position, found
 
 
 def _all_tensors(
-    checkpoint: Checkpoint,
-    files: Mapping[str, Listed],
-    read: Callable[[str, Mapping[str, Listed]], dict[str, Any]],
+    checkpoint: Checkpoint, read: Callable[[str], dict[str, Any]]
 ) -> dict[str, Any]:
     """The tensors that changed, and those that did not."""
-    inside = f"{UNCHANGED}/"
-    same = {
-        name.removeprefix(inside): file
-        for name, file in files.items()
-        if name.startswith(inside)
-    }
-    rest = {name: file for name, file in files.items() if not name.startswith(inside)}
-    found = read(str(checkpoint.path / VARIABLES), rest)
-    if not same:
+    variables = checkpoint.path / VARIABLES
+    found = read(str(variables))
+    inside = f"{VARIABLES}/{UNCHANGED}/"
+    if not any(name.startswith(inside) for name in checkpoint.files):
         return found
-    others = read(str(checkpoint.path / VARIABLES / UNCHANGED), same)
+    others = read(str(variables / UNCHANGED))
     if twice := found.keys() & others.keys():
         raise CorruptCheckpointError(
             f"{checkpoint.path} holds tensors twice.",

@@ -19,7 +19,6 @@ from resilient.errors import (
 from resilient.progress import Progress
 from resilient.saving import other_backend, reshard
 from resilient.saving.part_files import (
-    UNCHANGED,
     VARIABLES,
     malformed,
     paths,
@@ -227,12 +226,7 @@ def reader(
             own, and that of process 0 is used.
         elsewhere: Also read those that another backend saved.
     """
-    compares = (
-        f"{VARIABLES}/{backend.compares}",
-        f"{VARIABLES}/{UNCHANGED}/{backend.compares}",
-    )
-    read = partial(_read, backend, part, to_look, elsewhere)
-    return Reader(read, compares if backend.compares else ())
+    return Reader(partial(_read, backend, part, to_look, elsewhere))
 
 
 def _read(

@@ -82,7 +82,7 @@ class RunState:
         position = encode(to_json(positions), arrays, "data")
         own = set(arrays)
         own |= {leaf.name + added for leaf in live for added in leaf.copies if added}
-        if self._part.index and not self._backend.divides:
+        if self._part.index and not self._backend.spreads:
             tensors = {name: t for name, t in tensors.items() if name in own}
         every = {**tensors, **arrays}
         run = replace(

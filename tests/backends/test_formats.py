@@ -1,6 +1,5 @@
 """What a snapshot writes, the format's own tool reads, without anything of ours."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,24 +16,11 @@ Arrays = dict[str, np.ndarray]
 def with_load_checkpoint(directory: Path, _: Arrays) -> Arrays:
     import tensorflow as tf
 
-    reader = tf.train.load_checkpoint(str(directory))
-    suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
+    reader = tf.train.load_checkpoint(str(directory / "state"))
     return {
-        key[len("tensors/") : -len(suffix)].replace("..", "."): np.asarray(
-            reader.get_tensor(key)
-        )
-        for key in reader.get_variable_to_shape_map()
-        if key.startswith("tensors/")
+        name: np.asarray(reader.get_tensor(name))
+        for name in reader.get_variable_to_shape_map()
     }
-
-
-def with_tf_checkpoint(directory: Path, expected: Arrays) -> Arrays:
-    import tensorflow as tf
-
-    prefix = tf.train.latest_checkpoint(str(directory))
-    variables = {k: tf.Variable(np.zeros_like(v)) for k, v in expected.items()}
-    tf.train.Checkpoint(tensors=variables).read(prefix).assert_consumed()
-    return {name: np.asarray(each.numpy()) for name, each in variables.items()}
 
 
 def with_pytree_checkpointer(directory: Path, _: Arrays) -> Arrays:
@@ -66,7 +52,7 @@ def with_torch_load(directory: Path, _: Arrays) -> Arrays:
 
 
 TOOLS: dict[str, list[Callable[[Path, Arrays], Arrays]]] = {
-    "tensorflow": [with_load_checkpoint, with_tf_checkpoint],
+    "tensorflow": [with_load_checkpoint],
     "jax": [with_pytree_checkpointer, with_standard_checkpointer],
     "torch": [with_torch_load],
 }
@@ -83,24 +69,3 @@ def test_the_formats_own_tool_reads_every_byte(
     arrays = every_dtype_and_shape()
     adapter.snapshot(arrays).write(str(tmp_path))
     assert differing(tools[number](tmp_path, arrays), arrays) == []
-
-
-@pytest.mark.skipif(os.environ["KERAS_BACKEND"] != "tensorflow", reason="its format")
-@pytest.mark.parametrize("names", [(), ("b", "a.x"), ("c..d", "opt.0", "A_B-c")])
-def test_the_graph_of_objects_is_what_tensorflow_writes(
-    adapter: Backend, tmp_path: Path, names: tuple[str, ...]
-) -> None:
-    """Byte for byte."""
-    import tensorflow as tf
-
-    variables = {name: tf.Variable(False) for name in names}
-    tf.train.Checkpoint(tensors=variables).write(str(tmp_path / "theirs" / "state"))
-    (tmp_path / "ours").mkdir()
-    adapter.snapshot(variables).write(str(tmp_path / "ours"))
-    ours, theirs = (
-        tf.train.load_checkpoint(str(tmp_path / who / "state")).get_tensor(
-            "_CHECKPOINTABLE_OBJECT_GRAPH"
-        )
-        for who in ("ours", "theirs")
-    )
-    assert ours == theirs

@@ -11,11 +11,11 @@ from random import Random
 from typing import Any
 
 import keras
+from resilient.backends.bundle import _table
+from resilient.backends.zip_directory import places
 from support.leveldb import crc32c, table
 
 from resilient.backends import bundle_entries
-from resilient.backends.bundle import _table
-from resilient.backends.zip_directory import places
 
 from . import mutations, trees
 from .target import Files

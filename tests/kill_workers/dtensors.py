@@ -16,7 +16,6 @@ from torch.distributed.tensor import (
     distribute_tensor,
 )
 
-from resilient.backends import dcp_format
 from resilient.backends.base import Part
 from resilient.backends.torch import BACKEND
 
@@ -73,6 +72,5 @@ def check(directory):
 distributed.init_process_group("gloo")
 RANK = distributed.get_rank()
 mesh = init_device_mesh("cpu", (2,))
-dcp_format.make_group()
 check(Path(sys.argv[1]))
 print("equal", flush=True)

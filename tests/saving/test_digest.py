@@ -6,7 +6,7 @@ import pytest
 
 from resilient import NotSupportedError
 from resilient.backends.arrays import HeldSnapshot
-from resilient.backends.shards import Shards
+from resilient.backends.arrays import Shards
 from resilient.saving.digest import differing, digest, of_batch
 from resilient.saving.record import NOWHERE, PendingCheckpoint
 from resilient.saving.run_json import VariablesRun

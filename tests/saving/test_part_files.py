@@ -36,14 +36,12 @@ DATA = "data/process-0-of-1.json"
 class Tensors:
     """A backend and a snapshot: each tensor is 0.0, and only its name is kept."""
 
-    compares = ""
     name = "torch"
 
     def write(self, directory, part):
         Path(directory, "names").write_text("loop.0 a")
 
-    def read(self, directory, part, *, files):
-        self.files = files
+    def read(self, directory, part):
         names = Path(directory, "names").read_text()
         return {name: np.zeros(2, "float32") for name in names.split()}
 

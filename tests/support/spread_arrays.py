@@ -21,9 +21,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from resilient.backends import get_backend
+from resilient.backends.arrays import Shards
 from resilient.backends.base import Part
-from resilient.backends.orbax_stored import StoredArray
-from resilient.backends.shards import Shards
+from resilient.backends.stored import StoredTensor
 from support.tensor_cases import any_bytes
 
 # Name -> dtype, shape, axes of the mesh over which a LayoutMap spreads it.
@@ -116,6 +116,12 @@ def donate(tensors: dict[str, keras.Variable]) -> bool:
     return not np.array_equal(np.asarray(after.data), values()["large"][after.index])
 
 
+def part_of(source: Path) -> Part:
+    """This process's, or process 0's, if another number of processes saved."""
+    saved = int(source.name.rpartition("-")[2])
+    return part() if jax.process_count() == saved else Part(0, saved)
+
+
 def part() -> Part:
     """This process's."""
     return Part(jax.process_index(), jax.process_count(), frozenset({"own"}))
@@ -163,18 +169,18 @@ def save(directory: Path, spread: Spread) -> Iterator[dict[str, Any]]:
 @contextmanager
 def noted_reads() -> Iterator[list[int]]:
     """The bytes of every slice that is read."""
-    read, sizes = StoredArray.read, []
+    read, sizes = StoredTensor.read, []
 
-    def noting(self: StoredArray, index: tuple[slice, ...]) -> np.ndarray:
+    def noting(self: StoredTensor, index: tuple[slice, ...]) -> np.ndarray:
         array = read(self, index)
         sizes.append(array.nbytes)
         return array
 
-    StoredArray.read = noting  # type: ignore[method-assign]
+    StoredTensor.read = noting  # type: ignore[method-assign]
     try:
         yield sizes
     finally:
-        StoredArray.read = read  # type: ignore[method-assign]
+        StoredTensor.read = read  # type: ignore[method-assign]
 
 
 def load(directory: Path, spread: Spread) -> Iterator[dict[str, Any]]:
@@ -189,8 +195,8 @@ def load(directory: Path, spread: Spread) -> Iterator[dict[str, Any]]:
             step = jax.jit(lambda x: x * 2)
             step(tensors["large"].value)
             with noted_reads() as sizes:
-                read = adapter.read(str(source), part())
-                lazy = {k for k, v in read.items() if isinstance(v, StoredArray)}
+                read = adapter.read(str(source), part_of(source))
+                lazy = {k for k, v in read.items() if isinstance(v, StoredTensor)}
                 for each, variable in tensors.items():
                     adapter.assign(variable, read[each])
             step(tensors["large"].value)

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import distributed
 
-from resilient.backends import dcp_format
 from resilient.distributed.checks.batches import compared
 from resilient.distributed.group import Group
 from resilient.distributed.strategies.base import ParallelStrategy, as_bytes, as_text
@@ -21,6 +20,9 @@ from resilient.errors import ResilientError
 
 # Timeout of collectives. A lost process is noticed long before.
 TIMEOUT = timedelta(minutes=30)
+
+# Of the default group: one that communicates through the host.
+_on_host: dict[distributed.ProcessGroup, distributed.ProcessGroup] = {}
 
 
 class Ranks(ParallelStrategy):
@@ -31,11 +33,14 @@ class Ranks(ParallelStrategy):
         self.index = distributed.get_rank()
         self.count = distributed.get_world_size()
         self.host = os.environ.get("MASTER_ADDR", "localhost")
-        dcp_format.make_group()
+        training = distributed.group.WORLD
+        if training not in _on_host:
+            _on_host.clear()  # of a default group that is gone
+            _on_host[training] = distributed.new_group(backend="gloo")
 
     def broadcast(self, text: str) -> str:
         said = torch.tensor(as_bytes(text), dtype=torch.uint8)
-        distributed.broadcast(said, 0, group=dcp_format.group())
+        distributed.broadcast(said, 0, group=_on_host[distributed.group.WORLD])
         return as_text(said.tolist())
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 import numpy as np
 import torch
 
-from resilient.backends.torch import to_numpy, to_torch
+from resilient.backends.torch_files import to_numpy, to_torch
 from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode

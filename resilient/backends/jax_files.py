@@ -1,0 +1,224 @@
+"""Files of arrays in Orbax's layout, written and read through TensorStore.
+
+``orbax.checkpoint.PyTreeCheckpointer().restore(directory / "state")`` reads a
+checkpoint of any number of processes: a flat dict, uncompressed.
+
+    state/              what has one value in all processes, and what process 0 has
+    process-1-of-2/     what only process 1 has: a tree like ``state/``
+
+A tree is one database (OCDBT). If an array in it is spread over devices, the tree is
+plain Zarr, a file for each shard: each process writes the shards that it owns, process
+0 also the rest, and only directories have to be merged.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorstore as ts
+
+from resilient.backends.arrays import EXTENSION_DTYPES, Shards
+from resilient.backends.base import ALONE, Part
+from resilient.backends.stored import StoredTensor, decoding, plain
+
+_STATE = "state"
+_METADATA = "_METADATA"
+_SMALL = 1 << 18  # bytes; smaller arrays are read whole
+_ALIGNMENT = 64  # bytes; less, and JAX copies
+# Files are flushed when the checkpoint is sealed, all at once.
+_WRITING = ts.Context({"file_io_sync": False})
+_MAPPED = ts.Context({"file_io_mode": {"mode": "memmap"}})
+
+
+def write(tensors: Mapping[str, Any], directory: str, part: Part) -> None:
+    """Write what this process owns into an existing, empty directory.
+
+    Args:
+        tensors: ``Shards``, and what NumPy can view as arrays.
+        directory: Of this process; the files of all are merged later.
+        part: Of the checkpoint.
+    """
+    spread = {name: each for name, each in tensors.items() if isinstance(each, Shards)}
+    whole = {
+        name: Shards.whole(np.asarray(each))
+        for name, each in tensors.items()
+        if name not in spread
+    }
+    with plain(directory) as path:
+        state = os.path.join(path, _STATE)
+        if not part.index:
+            _write_tree(spread | whole, state, ocdbt=not spread)
+            return
+        if spread:
+            os.mkdir(state)
+            _write_arrays(spread, _place(state), first=False)
+        _write_tree(whole, os.path.join(path, part.name), ocdbt=True)
+
+
+def _write_tree(arrays: Mapping[str, Shards], path: str, *, ocdbt: bool) -> None:
+    os.mkdir(path)
+    _write_arrays(arrays, _place(path, ocdbt=ocdbt), first=True)
+    with open(os.path.join(path, _METADATA), "w", encoding="utf-8") as file:
+        file.write(json.dumps(_tree_metadata(arrays, ocdbt=ocdbt)))
+
+
+def _write_arrays(
+    arrays: Mapping[str, Shards], place: dict[str, Any], *, first: bool
+) -> None:
+    """Write the shards that this process owns, in one transaction, without a copy.
+
+    Args:
+        arrays: By name.
+        place: Of all arrays, for TensorStore.
+        first: Also write shape and dtype of each array. One process does.
+    """
+    # The others must not read metadata that may not have been written yet.
+    how = {"create": True} if first else {"open": True, "assume_metadata": True}
+    everything = ts.KvStore.open(place, context=_WRITING).result()
+    with ts.Transaction() as transaction:
+        store = everything.with_transaction(transaction)
+        opening = {
+            name: ts.open(
+                _spec(array) | how, kvstore=store / f"{name}/", context=_WRITING
+            )
+            for name, array in arrays.items()
+        }
+        writing = []
+        for name, opened in opening.items():
+            stored = opened.result()
+            for at, shard in arrays[name].owned.items():
+                piece = np.asarray(shard)
+                sizes = zip(at, piece.shape, strict=True)
+                index = tuple(slice(begin, begin + size) for begin, size in sizes)
+                written = stored[index].write(
+                    piece, can_reference_source_data_indefinitely=True
+                )
+                writing.append(written.copy)
+        for each in writing:
+            each.result()
+
+
+def _place(path: str, *, ocdbt: bool = False) -> dict[str, Any]:
+    """The files of a directory, for TensorStore."""
+    files = {"driver": "file", "path": f"{path}/"}
+    return {"driver": "ocdbt", "base": files} if ocdbt else files
+
+
+def _spec(array: Shards) -> dict[str, Any]:
+    """An array as Orbax writes it with Zarr, but uncompressed."""
+    name = array.dtype.name
+    return {
+        "driver": "zarr",
+        # Otherwise zeros may come back with another sign.
+        "store_data_equal_to_fill_value": True,
+        "metadata": {
+            "zarr_format": 2,
+            "order": "C",
+            "compressor": None,
+            "filters": None,
+            "fill_value": None,
+            "dimension_separator": ".",
+            "dtype": name if name in EXTENSION_DTYPES else array.dtype.str,
+            "shape": list(array.shape),
+            "chunks": [max(1, size) for size in array.shard_shape],
+        },
+    }
+
+
+def _tree_metadata(names: Iterable[str], *, ocdbt: bool) -> dict[str, Any]:
+    """Orbax's metadata of a flat dictionary of NumPy arrays."""
+    value = {"value_type": "np.ndarray", "skip_deserialize": False}
+    tree = {
+        str((name,)): {
+            "key_metadata": [{"key": name, "key_type": 2}],
+            "value_metadata": value,
+        }
+        for name in names
+    }
+    return {"tree_metadata": tree, "use_ocdbt": ocdbt, "use_zarr3": False}
+
+
+def read(
+    directory: str, part: Part = ALONE, *, lazy: bool = False
+) -> dict[str, np.ndarray | StoredTensor]:
+    """Every array of a part, read-only, in memory that JAX need not copy.
+
+    What was written in shards stays on the disk until slices are asked for.
+
+    Args:
+        directory: What ``write`` filled, of all processes.
+        part: Whose, beside those that all have.
+        lazy: Leave all that is large on the disk.
+
+    Raises:
+        CorruptCheckpointError: Its files hold something else.
+    """
+    found = _read_tree(os.path.join(directory, _STATE), lazy=lazy)
+    if part.index:
+        found |= _read_tree(os.path.join(directory, part.name), lazy=lazy)
+    return found
+
+
+def _read_tree(directory: str, *, lazy: bool) -> dict[str, np.ndarray | StoredTensor]:
+    found: dict[str, np.ndarray | StoredTensor] = {}
+    with decoding(os.path.basename(directory)), plain(directory) as path:
+        with open(os.path.join(path, _METADATA), encoding="utf-8") as file:
+            metadata = json.load(file)
+        leaves = metadata["tree_metadata"].values()
+        names = [leaf["key_metadata"][0]["key"] for leaf in leaves]
+        ocdbt = metadata["use_ocdbt"]
+        stores = _open(path, names, ocdbt=ocdbt)
+        reading = []
+        for name, stored in stores.items():
+            large = stored.size * stored.dtype.numpy_dtype.itemsize > _SMALL
+            if _is_cut(stored) or (lazy and large):
+                found[name] = _later(directory, name, stored, ocdbt=ocdbt)
+            else:
+                array = _aligned(stored.shape, stored.dtype.numpy_dtype)
+                reading.append(ts.array(array).write(stored))
+                array.flags.writeable = False
+                found[name] = array
+        for each in reading:
+            each.result()
+    return found
+
+
+def _open(path: str, names: Iterable[str], *, ocdbt: bool) -> dict[str, ts.TensorStore]:
+    root = ts.KvStore.open(_place(path, ocdbt=ocdbt), context=_MAPPED).result()
+    # A shard that is lost is not all zeros.
+    spec = {"driver": "zarr", "fill_missing_data_reads": False}
+    opening = {
+        name: ts.open(spec, kvstore=root / f"{name}/", open=True, context=_MAPPED)
+        for name in names
+    }
+    return {name: opened.result() for name, opened in opening.items()}
+
+
+def _is_cut(stored: ts.TensorStore) -> bool:
+    """Whether an array is in several shards."""
+    shard = stored.chunk_layout.read_chunk.shape
+    return stored.size > 0 and shard is not None and tuple(shard) != stored.shape
+
+
+def _later(
+    directory: str, name: str, stored: ts.TensorStore, *, ocdbt: bool
+) -> StoredTensor:
+    def load(index: tuple[slice, ...]) -> np.ndarray:
+        with decoding(name), plain(directory) as path:
+            part = _open(path, [name], ocdbt=ocdbt)[name][index]
+            array = _aligned(part.shape, part.dtype.numpy_dtype)
+            ts.array(array).write(part[ts.d[:].translate_to[0]]).result()
+        return array
+
+    return StoredTensor(tuple(stored.shape), stored.dtype.numpy_dtype, load)
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+    """Memory that JAX need not copy, in NumPy's large pages."""
+    nbytes = dtype.itemsize * math.prod(shape)
+    room = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    return room[start : start + nbytes].view(dtype).reshape(shape)

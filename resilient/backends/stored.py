@@ -1,0 +1,90 @@
+"""Tensors in the files of a library: read later, read elsewhere, or not as expected."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from resilient.errors import (
+    ANOTHER_STEP,
+    CorruptCheckpointError,
+    ResilientError,
+    printable,
+)
+
+_LONGEST = 500  # characters of a message
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor that is still on the disk.
+
+    Attributes:
+        shape: Of all of it.
+        dtype: Its NumPy dtype.
+        load: Reads the elements in an index, which has a slice without a step for each
+            dimension.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    load: Callable[[tuple[slice, ...]], np.ndarray]
+
+    def read(self, index: tuple[slice, ...]) -> np.ndarray:
+        """The elements in an index, read-only, read again each time."""
+        array = self.load(index)
+        array.flags.writeable = False
+        return array
+
+    def __array__(
+        self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
+    ) -> np.ndarray:
+        """All of it, read again each time."""
+        whole = self.read(tuple(slice(0, size) for size in self.shape))
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+
+@contextlib.contextmanager
+def plain(directory: str | os.PathLike[str]) -> Iterator[str]:
+    """The directory under an absolute path of UTF-8 without brackets and backslashes.
+
+    To TensorFlow ``run[1]`` is a pattern, which ``run1`` matches; to TensorStore a
+    backslash separates directories. No library takes a path that is not UTF-8.
+    """
+    path = os.path.abspath(directory)
+    if not any(c in "[\\" or "\ud800" <= c <= "\udfff" for c in path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as beside:
+        link = os.path.join(beside, "directory")
+        os.symlink(path, link)
+        yield link
+
+
+def corrupt(problem: str) -> CorruptCheckpointError:
+    """The error for files that are not what was written there."""
+    return CorruptCheckpointError(
+        "The checkpoint's tensors cannot be read: their files do not have the "
+        "expected format.",
+        received=printable(problem[:_LONGEST]),  # one line: it may quote the files
+        hint=ANOTHER_STEP,
+    )
+
+
+@contextlib.contextmanager
+def decoding(what: str) -> Iterator[None]:
+    """Turn whatever a library raises about the content of files into that error.
+
+    Others pass: errors of the file system, which say nothing of the content, and that
+    memory is short.
+    """
+    try:
+        yield
+    except (ResilientError, OSError, MemoryError):
+        raise
+    except Exception as error:  # of the library's own classes, or any of Python's
+        raise corrupt(f"{what}: {type(error).__name__}: {error}") from error
