@@ -50,11 +50,8 @@ class JaxBackend:
         values = {name: _value(name, tensor) for name, tensor in tensors.items()}
         for name, value in values.items():
             _check_owner(name, value, process)
-        held = {
-            name: _held(value)
-            for name, value in values.items()
-            if _is_held(value, process)
-        }
+        mine = {name: _held(value, process) for name, value in values.items()}
+        held = {name: each for name, each in mine.items() if each is not None}
         # After all copies were started: training waits for those.
         for piece in _pieces(held):
             if isinstance(piece, jax.Array):
@@ -152,30 +149,14 @@ def _check_owner(name: str, value: Any, process: int) -> None:
         )
 
 
-def _is_cut(value: Any) -> bool:
-    """Whether an array is in shards: no device has all of it."""
-    return (
-        isinstance(value, jax.Array)
-        and value.size > 0
-        and not value.is_fully_replicated
-    )
-
-
-def _is_held(value: Any, process: int) -> bool:
-    """Whether this process writes any of an array."""
-    return (
-        process == 0
-        or isinstance(value, np.ndarray)
-        or value.is_fully_addressable
-        or _is_cut(value)
-    )
-
-
-def _held(value: Any) -> Any:
+def _held(value: Any, process: int) -> Any:
+    """What this process writes of an array; None: nothing, since process 0 does."""
     if isinstance(value, np.ndarray):
         return value
-    if _is_cut(value):
+    if value.size and not value.is_fully_replicated:
         return _owned(value)
+    if process:
+        return None
     if not value.size:  # its shards may be smaller still
         return np.empty(value.shape, value.dtype)
     return _hold(value.addressable_data(0))
@@ -220,16 +201,14 @@ def like(current: jax.Array, value: np.ndarray | StoredTensor) -> jax.Array:
 
 def _spread(current: jax.Array, value: Any) -> jax.Array:
     """Made of the slices for this process's devices; others are not involved."""
-    if not isinstance(value, StoredTensor):
-        value = _constant(value)
+    value = value if isinstance(value, StoredTensor) else _constant(value)
     slices: dict[str, np.ndarray] = {}
 
     def part(index: tuple[slice, ...] | None) -> np.ndarray:
         assert index is not None
         key = str(index)  # several devices may have replicas of one slice
         if key not in slices:
-            lazy = isinstance(value, StoredTensor)
-            slices[key] = value.read(index) if lazy else value[index]
+            slices[key] = value[index]
         return slices[key]
 
     return jax.make_array_from_callback(

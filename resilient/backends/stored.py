@@ -34,7 +34,7 @@ class StoredTensor:
     dtype: np.dtype[Any]
     load: Callable[[tuple[slice, ...]], np.ndarray]
 
-    def read(self, index: tuple[slice, ...]) -> np.ndarray:
+    def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray:
         """The elements in an index, read-only, read again each time."""
         array = self.load(index)
         array.flags.writeable = False
@@ -44,7 +44,7 @@ class StoredTensor:
         self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
     ) -> np.ndarray:
         """All of it, read again each time."""
-        whole = self.read(tuple(slice(0, size) for size in self.shape))
+        whole = self[tuple(slice(0, size) for size in self.shape)]
         return whole if dtype is None else whole.astype(dtype, copy=False)
 
 

@@ -18,7 +18,7 @@ import xxhash
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from resilient.backends import torch_files, torch_random
+from resilient.backends import torch_files
 from resilient.backends.arrays import (
     EXTENSION_DTYPES,
     HeldSnapshot,
@@ -30,14 +30,14 @@ from resilient.backends.arrays import (
 )
 from resilient.backends.base import ALONE, Backend, Part, Snapshot
 from resilient.backends.parallel_copy import copy_all
-from resilient.backends.stored import StoredTensor
 from resilient.backends.torch_files import name_of, piece_name, to_numpy, to_torch
+from resilient.backends.torch_random import TorchGenerators
 from resilient.errors import NotSupportedError
 
 _SMALL = 1 << 14  # bytes of a tensor, which torch copies in one piece
 
 
-class TorchBackend:
+class TorchBackend(TorchGenerators):
     """The adapter of PyTorch."""
 
     name: ClassVar[str] = "torch"
@@ -82,19 +82,8 @@ class TorchBackend:
             if not isinstance(tensor, DTensor):
                 tensor.copy_(to_torch(np.asarray(value)))
                 return
-            mine = _Spread.of("a tensor", tensor).index()
-            lazy = isinstance(value, StoredTensor)
-            part = value.read(mine) if lazy else np.asarray(value)[mine]
-            tensor.to_local().copy_(to_torch(part))
-
-    def random_state(self) -> dict[str, Any]:
-        return torch_random.random_state()
-
-    def set_random_state(self, state: dict[str, Any]) -> None:
-        torch_random.set_random_state(state)
-
-    def check_random_state(self, state: dict[str, Any]) -> None:
-        torch_random.check_random_state(state)
+            mine = value[_Spread.of("a tensor", tensor).index()]
+            tensor.to_local().copy_(to_torch(mine))
 
     def peek(self, tensor: Any, most: int) -> Callable[[], np.ndarray | None]:
         value = _live("a tensor", tensor)

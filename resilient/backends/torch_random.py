@@ -9,34 +9,35 @@ import torch
 from resilient.errors import NotExactWarning
 
 
-def random_state() -> dict[str, Any]:
-    """The states of all, as bytes."""
-    return {
-        "cpu": _state(torch.default_generator),
-        "cuda": [_state(each) for each in _cuda_generators()],
-    }
+class TorchGenerators:
+    """All of them together."""
 
+    def random_state(self) -> dict[str, Any]:
+        """Their states, as bytes."""
+        return {
+            "cpu": _state(torch.default_generator),
+            "cuda": [_state(each) for each in _cuda_generators()],
+        }
 
-def set_random_state(state: dict[str, Any]) -> None:
-    """Set what ``random_state`` returned; warn if the number of devices has changed."""
-    _set_state(torch.default_generator, state["cpu"])
-    live, saved = _cuda_generators(), state["cuda"]
-    if len(live) != len(saved):
-        warnings.warn(
-            f"Random numbers drawn on CUDA devices will differ: the checkpoint was "
-            f"saved with {len(saved)} devices, this process has {len(live)}.",
-            NotExactWarning,
-            stacklevel=3,
-        )
-    for generator, device_state in zip(live, saved, strict=False):
-        _set_state(generator, device_state)
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        """Set what ``random_state`` returned; warn if the devices have changed."""
+        _set_state(torch.default_generator, state["cpu"])
+        live, saved = _cuda_generators(), state["cuda"]
+        if len(live) != len(saved):
+            warnings.warn(
+                f"Random numbers drawn on CUDA devices will differ: the checkpoint was "
+                f"saved with {len(saved)} devices, this process has {len(live)}.",
+                NotExactWarning,
+                stacklevel=3,
+            )
+        for generator, device_state in zip(live, saved, strict=False):
+            _set_state(generator, device_state)
 
-
-def check_random_state(state: dict[str, Any]) -> None:
-    """Raise, of any class, unless ``set_random_state`` would take it."""
-    _set_state(torch.Generator(), state["cpu"])
-    for device_state in state["cuda"]:
-        _tensor(device_state)
+    def check_random_state(self, state: dict[str, Any]) -> None:
+        """Raise, of any class, unless ``set_random_state`` would take it."""
+        _set_state(torch.Generator(), state["cpu"])
+        for device_state in state["cuda"]:
+            _tensor(device_state)
 
 
 def _state(generator: torch.Generator) -> bytes:
@@ -58,3 +59,6 @@ def _cuda_generators() -> Sequence[torch.Generator]:
     torch.cuda.init()  # before, there are none
     generators: Sequence[torch.Generator] = torch.cuda.default_generators
     return generators
+
+
+GENERATORS = TorchGenerators()

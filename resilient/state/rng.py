@@ -173,9 +173,9 @@ def _of(name: str, backend: Backend) -> Generators | None:
 def _generators(name: str) -> Generators:
     """Those of a library that does not train here."""
     if name == "torch":  # importing the rest of its adapter takes 0.4 s
-        from resilient.backends import torch_random
+        from resilient.backends.torch_random import GENERATORS
 
-        return torch_random
+        return GENERATORS
     return get_backend(name)
 
 

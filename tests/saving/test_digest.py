@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from resilient import NotSupportedError
-from resilient.backends.arrays import HeldSnapshot
-from resilient.backends.arrays import Shards
+from resilient.backends.arrays import HeldSnapshot, Shards
 from resilient.saving.digest import differing, digest, of_batch
 from resilient.saving.record import NOWHERE, PendingCheckpoint
 from resilient.saving.run_json import VariablesRun

@@ -169,18 +169,18 @@ def save(directory: Path, spread: Spread) -> Iterator[dict[str, Any]]:
 @contextmanager
 def noted_reads() -> Iterator[list[int]]:
     """The bytes of every slice that is read."""
-    read, sizes = StoredTensor.read, []
+    read, sizes = StoredTensor.__getitem__, []
 
     def noting(self: StoredTensor, index: tuple[slice, ...]) -> np.ndarray:
         array = read(self, index)
         sizes.append(array.nbytes)
         return array
 
-    StoredTensor.read = noting  # type: ignore[method-assign]
+    StoredTensor.__getitem__ = noting  # type: ignore[method-assign]
     try:
         yield sizes
     finally:
-        StoredTensor.read = read  # type: ignore[method-assign]
+        StoredTensor.__getitem__ = read  # type: ignore[method-assign]
 
 
 def load(directory: Path, spread: Spread) -> Iterator[dict[str, Any]]:
