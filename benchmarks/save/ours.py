@@ -11,7 +11,7 @@ from resilient.backends.stored_files import Listed
 from resilient.policies import latest
 from resilient.progress import Progress
 from resilient.state.variables import leaves, live_tensors
-from resilient.storage.checkpoint import Checkpoint, Reader
+from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store
 from resilient.training import collector
 
@@ -48,8 +48,7 @@ class Ours:
     @collector.put_off()
     def restore(self) -> None:
         """Read the newest checkpoint, verified, into the model."""
-        compares = (self._backend.compares,) if self._backend.compares else ()
-        found = self._store.load_newest(Reader(self._read, compares))
+        found = self._store.load_newest(self._read)
         if found is None:
             raise FileNotFoundError(self.directory)
         saved = found[1]
@@ -67,19 +66,17 @@ class Ours:
 
     def _read(self, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
         listed = {
-            name: Listed(file.size, file.xxh3_128)
+            name: Listed(file.size)  # every byte was compared before
             for name, file in checkpoint.files.items()
         }
         return self._backend.read(str(checkpoint.path), files=listed)
 
     def _commit(self, snapshot: Snapshot, step: int) -> None:
-        self._store.commit(
-            Progress(step, 0, step),
-            snapshot.write,
-            metrics={},
-            finished=False,
-            environment={},
-        )
+        with self._store.staging(Progress(step, 0, step)) as staging:
+            snapshot.write(str(staging.path))
+            self._store.commit(
+                staging, staging.seal(), metrics={}, finished=False, environment={}
+            )
         snapshot.release()
 
 

@@ -72,6 +72,9 @@ class Snapshot(Protocol):
             names: Of the tensors; None: all.
         """
 
+    def digests(self, part: Part) -> dict[str, str]:
+        """Checksums of what all processes must have alike, by which piece it is."""
+
     def release(self) -> None:
         """Release live memory after writing; the next snapshot may reuse the rest."""
 

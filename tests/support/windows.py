@@ -42,7 +42,7 @@ def take_away():
     if sys.modules.get("portalocker") is None:
         sys.modules["portalocker"] = _portalocker()
     importlib.import_module("resilient.storage.store")
-    importlib.import_module("resilient.storage.flush")
+    importlib.import_module("resilient.storage.files")
     ours = [sys.modules[name] for name in sys.modules if name.startswith("resilient.")]
     told = [module for module in ours if "WINDOWS" in vars(module)]
     for module in told:
