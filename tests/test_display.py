@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from support.checkpoint_samples import writer
+from support.checkpoint_samples import commit, writer
 
 from resilient.progress import Progress
 from resilient.saving.directory import OnDirectory
@@ -40,7 +40,7 @@ def saved(directory: Path, metrics: dict[str, float]) -> OnDirectory:
     for step in (10, 20):
         at = Progress(step, 2, step // 10)
         more = {"finished": step == 20, "environment": {}}
-        store.commit(at, writer(step), metrics=metrics, **more)
+        commit(store, at, writer(step), metrics=metrics, **more)
     return OnDirectory(store)
 
 

@@ -27,7 +27,7 @@ from resilient.policies import latest
 from resilient.progress import Progress
 from resilient.report.facts import read_facts
 from resilient.storage import layout
-from resilient.storage.checkpoint import Checkpoint, Reader
+from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events, attempts_so_far
 from resilient.telemetry.last_attempt import last_attempt
@@ -87,18 +87,19 @@ def checkpoints(size: int, directory: Path) -> Samples:
     return {
         "save": timed(save),
         "resilient ls": timed(store.checkpoints, 3),
-        "resume": timed(lambda: store.load_newest(Reader(lambda found: found))),
+        "resume": timed(lambda: store.load_newest(lambda found: found)),
     } | managers.measured(size, directory.parent)
 
 
 def _commit(store: Store, step: int) -> None:
-    store.commit(
-        Progress(step, 0, step),
-        lambda path: None,
-        metrics={"loss": 1.0, "val_loss": 1.0},
-        finished=False,
-        environment={},
-    )
+    with store.staging(Progress(step, 0, step)) as staging:
+        store.commit(
+            staging,
+            staging.seal(),
+            metrics={"loss": 1.0, "val_loss": 1.0},
+            finished=False,
+            environment={},
+        )
 
 
 class _Many(keras.layers.Layer):

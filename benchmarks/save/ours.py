@@ -10,7 +10,7 @@ from resilient.backends import Snapshot, get_backend
 from resilient.policies import latest
 from resilient.progress import Progress
 from resilient.state.variables import leaves, live_tensors
-from resilient.storage.checkpoint import Checkpoint, Reader
+from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store
 from resilient.training import collector
 
@@ -47,7 +47,7 @@ class Ours:
     @collector.put_off()
     def restore(self) -> None:
         """Read the newest checkpoint, verified, into the model."""
-        found = self._store.load_newest(Reader(self._read))
+        found = self._store.load_newest(self._read)
         if found is None:
             raise FileNotFoundError(self.directory)
         saved = found[1]
@@ -67,13 +67,11 @@ class Ours:
         return self._backend.read(str(checkpoint.path))
 
     def _commit(self, snapshot: Snapshot, step: int) -> None:
-        self._store.commit(
-            Progress(step, 0, step),
-            snapshot.write,
-            metrics={},
-            finished=False,
-            environment={},
-        )
+        with self._store.staging(Progress(step, 0, step)) as staging:
+            snapshot.write(str(staging.path))
+            self._store.commit(
+                staging, staging.seal(), metrics={}, finished=False, environment={}
+            )
         snapshot.release()
 
 

@@ -113,7 +113,7 @@ def choose(store: Store, step: int | None) -> Checkpoint:
 
 
 def _load(checkpoint: Checkpoint) -> record.SavedState[RunJson]:
-    reader = record.reader(get_backend(saver_of(checkpoint)), to_look=True)
+    reader = record.PartReader(get_backend(saver_of(checkpoint)), to_look=True)
     try:
         return checkpoint.load(reader)
     except DamageError as error:

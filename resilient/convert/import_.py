@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 from resilient.errors import NotSupportedError, ResilientError, message, printable
 from resilient.progress import Progress
-from resilient.saving import record
 from resilient.saving.run_json import ImportRun
+from resilient.saving.snapshot import NOWHERE, Snapshot
+from resilient.saving.unchanged import Unchanged
+from resilient.saving.writer import commit
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store
@@ -96,7 +98,7 @@ def _commit(
     progress: Progress,
 ) -> Checkpoint:
     from resilient.backends import get_backend
-    from resilient.state import variables
+    from resilient.state import fingerprint, variables
 
     backend = get_backend()
     leaves = [leaf for leaf in variables.leaves(model) if leaf.name in values]
@@ -107,7 +109,9 @@ def _commit(
         variables=[leaf.to_json() for leaf in leaves],
         tensors=sorted(values),
     )
-    checkpoint = record.commit(store, progress, run, values, backend)
+    snapshot = Snapshot(run, NOWHERE, backend.snapshot(values), progress)
+    made_by = fingerprint.environment(backend)
+    checkpoint = commit(store, snapshot, made_by, Unchanged())
     saved = {**progress.to_json(), "nbytes": checkpoint.nbytes}
     Events(store.directory).emit("saved", **saved)
     run.warn()

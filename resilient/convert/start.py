@@ -248,7 +248,7 @@ def _read(where: Path, of: str) -> "list[Weight]":
 
     checkpoint = Checkpoint.read(where)
     backend = get_backend(saver_of(checkpoint))
-    saved = checkpoint.load(record.reader(backend, to_look=True))
+    saved = checkpoint.load(record.PartReader(backend, to_look=True))
     tensors, found = saved.tensors, []
     named = isinstance(saved.run, LoopRun) and of in saved.run.models
     for name, path in ((each["name"], each["path"]) for each in saved.run.variables):

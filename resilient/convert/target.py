@@ -8,7 +8,7 @@ from pathlib import Path
 
 from resilient.errors import CheckpointWriteError, ResilientError, message
 from resilient.storage import files
-from resilient.storage.write_failures import disk_error
+from resilient.storage.refusals import disk_error
 
 
 def require_free(target: Path, *, overwrite: bool) -> None:

@@ -1,27 +1,25 @@
 """Decides when a checkpoint is due, and sees it from snapshot to commit.
 
-The training thread decides and hands over the snapshot; the writer thread writes,
-commits, prunes and emits events. At most one snapshot is in flight: saves that fall due
-faster than the disk can write are spaced out, so memory stays bounded and training does
-not wait. Training does wait for saves that must not be skipped: the end of a run, and
-the ends of epochs if ``keep`` compares them.
+The training thread decides and hands over the snapshot; the writer's thread writes,
+commits, prunes and emits events, see ``writer``. At most one snapshot is in flight:
+saves that fall due faster than the disk can write are spaced out, so memory stays
+bounded and training does not wait. Training does wait for saves that must not be
+skipped: the end of a run, and the ends of epochs if ``keep`` compares them.
 """
 
 import logging
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 from resilient.errors import CheckpointWriteError
 from resilient.policies import Cost, SavePolicy
 from resilient.policies.save_cost import CostMeter
 from resilient.progress import Progress
-from resilient.saving.committer import Committer, Save
-from resilient.saving.record import PendingCheckpoint
-from resilient.saving.writer import BackgroundWriter
+from resilient.saving.snapshot import Snapshot
+from resilient.saving.writer import BackgroundWriter, Committer
 
 logger = logging.getLogger(__name__)
 
@@ -60,10 +58,10 @@ class Checkpointer:
         self._say, self._waiting = say, waiting
         self._keep, self._events = committer.keep, committer.events
         self._now = committer.now
-        self._writer = BackgroundWriter()
+        self._writer = BackgroundWriter[Snapshot](committer)
         self._meter = CostMeter()
         self._due_since = 0.0
-        self._chosen = False  # whether the interval has been printed
+        self._announced = False  # whether the interval has been printed
         self._requested = False
         self._spaced_out = self._postponed = False
         self.start(Progress(0, 0, 0))
@@ -72,7 +70,8 @@ class Checkpointer:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
-        self._writer.end(error, self.wait)
+        with self._writer.closing(error):
+            self.wait()
 
     def start(self, progress: Progress) -> None:
         """Intervals count from here; nothing after it is committed yet."""
@@ -100,7 +99,7 @@ class Checkpointer:
         self.request()
 
     def nothing_due(self, progress: Progress) -> bool:
-        """Whether ``begin_if_due`` would only return False; asked after each batch.
+        """Whether ``ready_to_save`` would only return False; asked after each batch.
 
         Its last answer in this epoch said until when, as long as nobody asks for a save
         and nothing is written.
@@ -116,8 +115,8 @@ class Checkpointer:
         self._meter.latest = (now, progress)
         return True
 
-    def begin_if_due(self, progress: Progress, *, must: bool = False) -> bool:
-        """Whether to take a snapshot now; if so, no write is in flight.
+    def ready_to_save(self, progress: Progress, *, must: bool = False) -> bool:
+        """Whether a snapshot is due, and none is in flight any more.
 
         Args:
             progress: Where training is.
@@ -127,11 +126,15 @@ class Checkpointer:
             CheckpointWriteError: The last save failed.
         """
         now = self._now()
-        busy = self._writer.has_job and self._told(self._writer.busy)
+        busy = False
+        if self._writer.has_job:
+            with self._failure_reported():
+                busy = self._writer.busy()
+        self._meter.write = self._committer.seconds
         self._meter.batch(now, progress, busy=busy)
         cost = self._meter.cost
-        if cost is not None and not self._chosen:
-            self._tell_interval(cost)
+        if cost is not None and not self._announced:
+            self._announce_interval(cost)
         if not (
             must
             or self._requested
@@ -146,11 +149,11 @@ class Checkpointer:
             self._writer.start_now()
             self._space_out(progress)
             return False
-        self.get_ready(now)
+        self.finish_previous(now)
         return True
 
-    def get_ready(self, now: float | None = None) -> None:
-        """A snapshot is due (since ``now``): wait for the previous write.
+    def finish_previous(self, now: float | None = None) -> None:
+        """Wait for the previous write, since a snapshot is due (from ``now`` on).
 
         Raises:
             CheckpointWriteError: That write failed.
@@ -162,37 +165,21 @@ class Checkpointer:
         """Seconds since a snapshot fell due: how long training has waited."""
         return self._now() - self._due_since
 
-    def save(self, save: Save, content: PendingCheckpoint) -> None:
-        """Commit a checkpoint and prune, in the background; wait at the end of a run.
-
-        Args:
-            save: What the snapshot is of.
-            content: The snapshot and everything that belongs to it.
+    def submit(self, snapshot: Snapshot) -> None:
+        """Commit a snapshot and prune, in the background; wait at the end of a run.
 
         Raises:
             CheckpointWriteError: The file system failed. Raised here at the end of a
                 run, otherwise at the next batch boundary; with ``on_error="warn"`` it
                 is logged, and the next due save tries again.
         """
-        save = replace(save, postponed=self._postponed)
+        snapshot = replace(snapshot, postponed=self._postponed)
         self._requested = self._postponed = False
         delay = min(_HEAD_START, _SHARE * (self._now() - self._last_now))
-        self.start(save.progress)
-        self._meter.saved(self._last_now, save.progress, save.stall)
-
-        def job() -> None:
-            began = self._now()
-            unchanged = self._committer.unchanged
-            tensors = partial(unchanged.write, save.progress.step)
-            write = partial(content.write, tensors=tensors)
-            try:
-                self._committer.commit_and_prune(save, write)
-            finally:
-                content.release()
-                self._meter.write = self._now() - began
-
-        self._writer.start(job, delay=delay)
-        if save.finished:
+        self.start(snapshot.progress)
+        self._meter.saved(self._last_now, snapshot.progress, snapshot.stall)
+        self._writer.start(snapshot, delay=delay)
+        if snapshot.finished:
             self.wait()
 
     def wait(self) -> None:
@@ -202,23 +189,23 @@ class Checkpointer:
             CheckpointWriteError: The last save failed.
         """
         if self._writer.has_job:
-            with self._waiting():
-                self._told(self._writer.wait)
+            with self._waiting(), self._failure_reported():
+                self._writer.wait()
 
-    def _told(self, ask: Callable[[], object]) -> bool:
-        """Query the writer, and treat its error as ``on_error`` says."""
+    @contextmanager
+    def _failure_reported(self) -> Iterator[None]:
+        """Raise or log the error of a save, as ``on_error`` says; deliver events."""
         try:
-            return bool(ask())
+            yield
         except CheckpointWriteError as error:
             if self._on_error == "raise":
                 raise
             logger.warning("Training continues: %s", error)
-            return False
         finally:
             self._events.deliver()
 
-    def _tell_interval(self, cost: Cost) -> None:
-        self._chosen = True
+    def _announce_interval(self, cost: Cost) -> None:
+        self._announced = True
         if not self._policy.autos:
             return
         seconds = self._policy.seconds_between(cost)

@@ -1,13 +1,14 @@
 """Chooses the checkpoint to resume from, and moves away those it passes over."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, TypeVar
 
 from resilient.distributed.group import Group
 from resilient.errors import CheckpointNotFoundError, printable
 from resilient.policies.keep import Best
-from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
+from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.layout import EVENTS
 from resilient.storage.manifest import ManifestError
 from resilient.storage.store import Store
@@ -24,10 +25,10 @@ T = TypeVar("T")
 def find(
     store: Store,
     resume: ResumeFrom,
-    reader: Reader[T],
+    read: Callable[[Checkpoint], T],
     events: Events,
 ) -> tuple[Checkpoint, T] | None:
-    """The checkpoint that ``resume`` asks for, with the reader's result.
+    """The checkpoint that ``resume`` asks for, with what ``read`` returned.
 
     Returns:
         None if the run starts: once it has saved, only ``resume="never"`` starts over.
@@ -41,13 +42,13 @@ def find(
     if isinstance(resume, Best):
         resume = _best_step(store, resume)
     if isinstance(resume, int):
-        return store.load(resume, reader)
+        return store.load(resume, read)
 
     def fell_back(name: str, reason: str) -> None:
         log_fall_back(name, reason)
         events.emit("fell back", checkpoint=name, reason=reason)
 
-    found = store.load_newest(reader, fell_back)
+    found = store.load_newest(read, fell_back)
     if found is not None:
         return found
     if resume == "must":
@@ -102,7 +103,7 @@ def choose_together(
     group: Group,
     store: Store,
     resume: ResumeFrom,
-    reader: Reader[T],
+    read: Callable[[Checkpoint], T],
     events: Events,
 ) -> tuple[Checkpoint, T] | None:
     """The same in several processes: one that is intact for all of them.
@@ -111,15 +112,15 @@ def choose_together(
     damaged, all use the previous checkpoint.
     """
     if group.count == 1:
-        return find(store, resume, reader, events)
+        return find(store, resume, read, events)
     if group.index:
-        return _follow(group, store, reader)
+        return _follow(group, store, read)
 
-    def read(checkpoint: Checkpoint) -> T:
+    def read_together(checkpoint: Checkpoint) -> T:
         group.broadcast("try", checkpoint.step)
         failure = None
         try:
-            mine = reader.read(checkpoint)
+            mine = read(checkpoint)
         except Exception as error:
             failure = error
         # Whatever it was: the others read the same checkpoint, and answer for it.
@@ -131,20 +132,20 @@ def choose_together(
             raise DamageError(damage)
         return mine
 
-    found = find(store, resume, Reader(read, reader.compares), events)
+    found = find(store, resume, read_together, events)
     group.broadcast("try")
     return found
 
 
 def _follow(
-    group: Group, store: Store, reader: Reader[T]
+    group: Group, store: Store, read: Callable[[Checkpoint], T]
 ) -> tuple[Checkpoint, T] | None:
     """Try what process 0 tries; the last one is used."""
     found = None
     while (step := group.broadcast("try")) is not None:
         problem = None
         try:
-            found = store.try_to_load(step, reader)
+            found = store.try_to_load(step, read)
         except (DamageError, ManifestError) as error:
             found, problem = None, str(error)
         group.gather("tried", problem)
@@ -152,7 +153,7 @@ def _follow(
 
 
 def to_look_at(
-    store: Store, step: int | None, reader: Reader[T]
+    store: Store, step: int | None, read: Callable[[Checkpoint], T]
 ) -> tuple[Checkpoint, T]:
     """A checkpoint to inspect, outside any run: of a step, or the newest intact one.
 
@@ -163,8 +164,8 @@ def to_look_at(
     if not store.directory.is_dir():
         raise not_found(store)
     if step is not None:
-        return store.load(step, reader)
-    found = store.load_newest(reader, log_fall_back)
+        return store.load(step, read)
+    found = store.load_newest(read, log_fall_back)
     if found is None:
         raise not_found(store)
     return found

@@ -17,7 +17,7 @@ import xxhash
 from resilient.backends.arrays import Shards
 from resilient.saving.compare import facts
 from resilient.saving.compare.contents import ProcessContents
-from resilient.saving.record import PendingCheckpoint
+from resilient.saving.snapshot import Snapshot
 from resilient.serialization.batches import checksum
 from resilient.serialization.json_arrays import as_bytes
 
@@ -40,9 +40,9 @@ class Digest:
     leaves: str
 
 
-def digest(content: PendingCheckpoint) -> Digest:
+def digest(snapshot: Snapshot) -> Digest:
     """The digest of a snapshot."""
-    return _digest(_leaves(content))
+    return _digest(_leaves(snapshot))
 
 
 def of_variables(
@@ -90,9 +90,9 @@ def of_batch(batch: Any) -> str:
     return checksum(keras.tree.map_structure(of_each_replica, batch))
 
 
-def _leaves(content: PendingCheckpoint) -> Iterator[tuple[str, Any]]:
-    arrays = content.snapshot.arrays
-    process = ProcessContents(content.run, content.position, arrays)
+def _leaves(snapshot: Snapshot) -> Iterator[tuple[str, Any]]:
+    arrays = snapshot.tensors.arrays
+    process = ProcessContents(snapshot.run, snapshot.position, arrays)
     sections = list(facts.of_process(process, elsewhere=False, listed=False))
     left_out = {
         name
@@ -101,7 +101,7 @@ def _leaves(content: PendingCheckpoint) -> Iterator[tuple[str, Any]]:
         for name in _referred(section.values)
     }
     yield from _tensors(
-        content.run.variables, {n: a for n, a in arrays.items() if n not in left_out}
+        snapshot.run.variables, {n: a for n, a in arrays.items() if n not in left_out}
     )
     for section in sections:
         if section.name in facts.NOT_STATE:

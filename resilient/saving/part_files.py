@@ -5,7 +5,6 @@ files that the manifest lists are opened.
 """
 
 import contextlib
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,65 +16,22 @@ from resilient.backends.base import ALONE, Backend, Part
 from resilient.errors import (
     ANOTHER_STEP,
     CorruptCheckpointError,
-    NotSupportedError,
     ResilientError,
 )
 from resilient.saving.run_json import RunJson, decoded, require_restorable
+from resilient.saving.snapshot import UNCHANGED, VARIABLES, paths
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import check, outline
 from resilient.serialization.known import NotKnownError
 from resilient.serialization.position import Positions
 from resilient.serialization.schema import (
     MalformedError,
-    SchemaError,
     from_json,
     parse,
 )
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.files import JSON_BYTES
 
-VARIABLES = "variables"
-UNCHANGED = "unchanged"  # in that: tensors in files that two checkpoints may share
-
-_RUN = "run.json"
 _REPLICA = re.compile(r"\.replica_\d+\Z")
-
-
-def paths(part: Part) -> tuple[str, str]:
-    """Names of the files of a part's run and position."""
-    run = f"run/{part.name}.json" if part.index else _RUN
-    return run, f"data/{part.name}.json"
-
-
-def readable(
-    name: str, content: Encoded, read: Callable[[Any], object] = lambda _: None
-) -> bytes:
-    """The bytes of a JSON file, checked to be readable by ``read_part``.
-
-    Args:
-        name: The name of the file.
-        content: Its content.
-        read: Raises ``SchemaError`` if it does not match the schema.
-
-    Raises:
-        NotSupportedError: It would not be readable.
-    """
-    raw, why = json.dumps(content, allow_nan=False).encode(), None
-    if len(raw) > JSON_BYTES:
-        why = f"{len(raw):,} bytes; the limit is {JSON_BYTES:,}"
-    else:
-        try:
-            read(parse(raw))
-        except SchemaError as error:
-            why = str(error)
-    if why is not None:
-        raise NotSupportedError(
-            f"{name} could not be read back, so nothing was saved.",
-            received=why,
-            hint="Keep less state in callbacks and objects, and keep large state in "
-            "arrays.",
-        )
-    return raw
 
 
 def processes(checkpoint: Checkpoint) -> int:

@@ -1,167 +1,205 @@
 """Combines the parts that several processes write into one checkpoint.
 
-Each part is staged in its own directory, with the final names of its files, and flushed
-to disk. When all parts are complete, process 0 moves their files beside its own and
-commits: a kill before that leaves directories that no reader looks at.
-
-A library may write through collectives, so no process begins before all can.
+Each process stages its part in a directory of its own, with the final names of its
+files, and flushes it to disk; none waits for another. When all parts are complete,
+process 0 moves their files beside its own and commits: a kill before that leaves
+directories that no reader looks at.
 """
 
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from resilient.distributed.group import Group
-from resilient.errors import CheckpointWriteError, NotSupportedError, message
-from resilient.progress import Progress
+from resilient.errors import (
+    CheckpointWriteError,
+    NotSupportedError,
+    ResilientError,
+    message,
+)
+from resilient.saving.snapshot import Snapshot
 from resilient.serialization import Encoded
 from resilient.serialization.schema import SchemaError, from_json
 from resilient.storage import commit, layout, signature
-from resilient.storage.file_record import FileRecord
 from resilient.storage.files import is_inside
-
-# As ``commit.Write``; calls its argument when it is about to write tensors.
-Write = Callable[[str, Callable[[], None]], Mapping[str, FileRecord] | None]
+from resilient.storage.manifest import FileRecord
 
 _SAME_VERSION = "Run the same version of keras-resilient in all processes."
 
+T = TypeVar("T")
 
-class OthersFailedError(Exception):
-    """Another process cannot write its part; it reports the reason itself."""
+
+@dataclass(frozen=True)
+class _Part:
+    """A process's report on its part.
+
+    Attributes:
+        error: Why it was not written, if it was not.
+        files: Its files, by path in the checkpoint.
+        digests: As of the backend's snapshot.
+    """
+
+    error: str | None = None
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why process 0 did not commit.
+
+    Attributes:
+        text: The message of its error.
+        of_disk: Whether a later save may succeed.
+    """
+
+    text: str
+    of_disk: bool
 
 
 class Parts:
-    """The parts of one checkpoint.
+    """The parts of one checkpoint, in process 0.
 
     Args:
         group: The processes.
-        name: The name of process 0's staging directory.
+        snapshot: The part of process 0.
     """
 
-    def __init__(self, group: Group, name: str) -> None:
-        self.name = name
-        self._group = group
-        self._were_ready = False
-        self._parts: list[Encoded] | None = None
+    def __init__(self, group: Group, snapshot: Snapshot) -> None:
+        self._group, self._snapshot = group, snapshot
+        self._reports: list[Encoded] | None = None
 
-    def ready(self) -> None:
-        """Wait until all processes are about to write tensors.
-
-        Raises:
-            OthersFailedError: One of them failed.
-        """
-        if not self._all_ready(mine=True):
-            raise OthersFailedError
-
-    def _all_ready(self, *, mine: bool) -> bool:
-        self._were_ready = True
-        said = self._group.gather("ready", mine)
-        return bool(self._group.broadcast("ready", all(said)))
-
-    # At process 0. ----------------------------------------------------------------
-
-    def add_to(self, staging: Path) -> dict[str, FileRecord]:
+    def gather(self, staging: Path) -> dict[str, FileRecord]:
         """Move the others' files into the staging directory, and return their records.
 
         Raises:
             CheckpointWriteError: One of the others could not write its part.
             PeerLostError: One of them is gone.
+            ResilientError: The processes differ in what all should have.
         """
+        mine = self._snapshot.tensors.digests(self._snapshot.part)
+        parts = [_Part(digests=mine)]
+        parts += [_report(k, said) for k, said in enumerate(self._gathered()[1:], 1)]
+        for part in parts:
+            if part.error is not None:
+                raise CheckpointWriteError(part.error)
+        _require_alike([part.digests for part in parts])
         records = dict[str, FileRecord]()
-        for index, part in enumerate(self._collected()[1:], 1):
-            if part["error"] is not None:
-                raise CheckpointWriteError(part["error"])
-            own = staging.parent / layout.part_name(self.name, index)
-            found = _records(index, part["files"])
-            for path in found:
+        for index, part in enumerate(parts[1:], 1):
+            own = staging.parent / layout.part_name(str(self._snapshot.staging), index)
+            for path in part.files:
                 target = staging / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 os.rename(own / path, target)
-            records |= found
+            records |= part.files
             shutil.rmtree(own, ignore_errors=True)
         return records
 
     @contextlib.contextmanager
-    def told(self) -> Iterator[None]:
-        """Tell the others how the commit inside ended."""
+    def committing(self) -> Iterator[None]:
+        """Afterwards, the others know how the commit inside ended."""
         try:
             yield
         except Exception as error:
-            if not self._were_ready:
-                self._all_ready(mine=False)
-            said = [part["error"] for part in self._collected()[1:] if part["error"]]
-            if isinstance(error, OthersFailedError):
-                self._group.broadcast("committed", said[0])
-                raise CheckpointWriteError(said[0]) from None
-            self._group.broadcast("committed", str(error))
+            self._gathered()
+            of_disk = isinstance(error, CheckpointWriteError)
+            failure = _Failure(str(error), of_disk)
+            self._group.broadcast("committed", asdict(failure))
             raise
         self._group.broadcast("committed")
 
-    def _collected(self) -> list[Encoded]:
-        if self._parts is None:
-            self._parts = self._group.gather("part")
-        return self._parts
-
-    # At the others. ---------------------------------------------------------------
-
-    def contribute(self, directory: Path, progress: Progress, write: Write) -> None:
-        """Write this process's part, and wait until the checkpoint is committed.
-
-        Args:
-            directory: The checkpoint directory.
-            progress: Where the run is.
-            write: Fills the directory whose path it gets.
-
-        Raises:
-            CheckpointWriteError: It was not committed; earlier checkpoints are intact.
-            PeerLostError: Process 0 is gone.
-        """
-        staging = directory / layout.part_name(self.name, self._group.index)
-        mine: Exception | None = None
-        part: Encoded = {"error": None, "files": {}}
-        try:
-            records = commit.stage(
-                staging, progress, lambda path: write(path, self.ready)
-            )
-            part["files"] = {path: vars(record) for path, record in records.items()}
-        except Exception as error:
-            if not self._were_ready:
-                self._all_ready(mine=False)
-            if not isinstance(error, OthersFailedError):
-                mine, part["error"] = error, _text(self._group, error)
-        self._group.gather("part", part)
-        failure = self._group.broadcast("committed")
-        if mine is None and failure is None:
-            return
-        shutil.rmtree(staging, ignore_errors=True)
-        raise mine or CheckpointWriteError(failure)
+    def _gathered(self) -> list[Encoded]:
+        if self._reports is None:
+            self._reports = self._group.gather("part")
+        return self._reports
 
 
-def _records(index: int, said: Encoded) -> dict[str, FileRecord]:
-    """Another process's report on its files, fully validated."""
+def contribute(group: Group, directory: Path, snapshot: Snapshot) -> None:
+    """Write this process's part, and wait until process 0 has committed.
+
+    Args:
+        group: The processes.
+        directory: The checkpoint directory.
+        snapshot: The part.
+
+    Raises:
+        CheckpointWriteError: It was not committed; earlier checkpoints are intact.
+        PeerLostError: Process 0 is gone.
+        ResilientError: The processes differ in what all should have.
+    """
+    path = directory / layout.part_name(str(snapshot.staging), group.index)
+    mine: Exception | None = None
     try:
-        records = from_json(dict[str, FileRecord], said)
+        with commit.part(path, snapshot.progress) as staging:
+            variables = snapshot.write_state(staging.path)
+            snapshot.tensors.write(variables, snapshot.part)
+            files = staging.seal()
+        part = _Part(None, files, snapshot.tensors.digests(snapshot.part))
+    except Exception as error:
+        mine, part = error, _Part(_text(group, error))
+    group.gather("part", asdict(part))
+    said = group.broadcast("committed")
+    if mine is None and said is None:
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    if mine is not None:
+        raise mine
+    failure = _checked(_Failure, 0, said)
+    kind = CheckpointWriteError if failure.of_disk else ResilientError
+    raise kind(failure.text)
+
+
+def _checked(kind: type[T], index: int, said: Encoded) -> T:
+    """What another process sent, as far as its schema goes."""
+    try:
+        return from_json(kind, said)
     except SchemaError as error:
         raise CheckpointWriteError(
             f"Process {index} did not report which files it wrote.",
             received=error,
             hint=_SAME_VERSION,
         ) from None
-    if outside := [path for path in records if not is_inside(path)]:
+
+
+def _report(index: int, said: Encoded) -> _Part:
+    """A process's report on its part, fully validated."""
+    part = _checked(_Part, index, said)
+    if outside := [path for path in part.files if not is_inside(path)]:
         raise CheckpointWriteError(
             f"Process {index} reported files outside its part of the checkpoint.",
             received=outside[0],
             hint=_SAME_VERSION,
         )
-    unsigned = any(record.sha256 is None for record in records.values())
+    unsigned = any(record.sha256 is None for record in part.files.values())
     if unsigned and signature.has_key():
         raise NotSupportedError(
             f"Process {index} has no {signature.VARIABLE}, but process 0 does.",
             hint=f"Set {signature.VARIABLE} to the same key for all processes.",
         )
-    return records
+    return part
+
+
+def _require_alike(digests: Sequence[Mapping[str, str]]) -> None:
+    """Raise if processes have different weights: they did not train one model."""
+    first: dict[str, str] = {}
+    others = [
+        rank
+        for rank, of_rank in enumerate(digests)
+        if any(first.setdefault(piece, x) != x for piece, x in of_rank.items())
+    ]
+    if others:
+        raise ResilientError(
+            "The ranks have different weights or optimizer states: part of the model "
+            "is trained without averaging its gradients.",
+            received=f"ranks {others} differ from the ranks before them",
+            hint="Train through Keras's optimizers, change weights the same way in "
+            "all ranks (in callbacks, too), and start ranks that share one replica "
+            "with the same seed (keras.utils.set_random_seed).",
+        )
 
 
 def _text(group: Group, error: Exception) -> str:

@@ -8,9 +8,9 @@ the same ones, its files are linked: nothing is written, and nothing is read bac
     save 2  unchanged anew   save 5  links those of save 3
     save 3  unchanged anew   save 6  links those of save 4, once save 2 is pruned
 
-So neighbours share nothing (``storage/shared_files`` sees to it when one is deleted),
-at most two checkpoints share a file, and now and then it is written again. A file is
-read before it is linked: one that is damaged is written anew.
+So neighbours share nothing (``storage/prune`` sees to it when one is deleted), at most
+two checkpoints share a file, and now and then it is written anew. A file is read before
+it is linked: one that is damaged is written anew.
 
 What is unchanged is shown by the checksum of the bytes: nothing else shows every write
 (ARCHITECTURE.md).
@@ -28,19 +28,17 @@ import numpy as np
 import xxhash
 
 from resilient.backends.arrays import contiguous_bytes
-from resilient.backends.base import Snapshot
-from resilient.saving.part_files import UNCHANGED, VARIABLES
-from resilient.storage import file_record
+from resilient.saving.snapshot import UNCHANGED, VARIABLES, Snapshot
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.file_record import FileRecord
 from resilient.storage.files import open_file
+from resilient.storage.manifest import FileRecord, record
 
 logger = logging.getLogger(__name__)
 
 _LARGE = 1 << 18  # bytes; smaller tensors are written before they are compared
 _WORTH = 8 << 20  # bytes of unchanged tensors that are worth files of their own
-_LINKS = 8  # then the files are written again
-_AGAIN = 16  # saves; then tensors that have changed are compared again
+_LINKS = 8  # then the files are written anew
+_AGAIN = 16  # saves; then tensors that have changed are compared once more
 
 # Of each tensor: its type, shape and checksum.
 _Digests = dict[str, tuple[str, tuple[int, ...], bytes]]
@@ -51,25 +49,21 @@ class _Saved:
     """A committed checkpoint.
 
     Attributes:
-        step: Its step.
-        path: Where.
+        checkpoint: What was committed.
         identity: Of the directory: another one may be there by now.
         group: Its unchanged tensors.
-        files: That hold them, by path in the checkpoint.
-        links: How often they were linked.
+        links: How often their files were linked.
     """
 
-    step: int
-    path: Path
+    checkpoint: Checkpoint
     identity: tuple[int, int]
     group: _Digests
-    files: Mapping[str, FileRecord]
     links: int
 
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether it is still where it was committed."""
         try:
-            return _identity(self.path) == self.identity
+            return _identity(self.checkpoint.path) == self.identity
         except OSError:
             return False
 
@@ -81,40 +75,39 @@ class Unchanged:
         self._saves = 0
         self._worth = True  # of a small state, nothing is compared
         self._last: _Digests = {}
-        self._group: _Digests = {}
+        self._group: _Digests = {}  # unchanged, in the files written last
         self._links = 0
         self._committed = deque[_Saved](maxlen=2)
 
-    def write(
-        self, step: int, snapshot: Snapshot, directory: str
-    ) -> dict[str, FileRecord]:
+    def write(self, snapshot: Snapshot, variables: str) -> dict[str, FileRecord]:
         """Write all tensors of a snapshot, and return the files that were linked.
 
         Args:
-            step: Of the checkpoint.
-            snapshot: The tensors.
-            directory: The staging directory; that of the variables exists.
+            snapshot: The snapshot.
+            variables: A directory for its tensors, in the staging directory.
 
         Returns:
-            On disk already, and read: by path.
+            On disk already, and read: by path in the staging directory.
 
         Raises:
             OSError: The file system failed.
         """
-        variables = os.path.join(directory, VARIABLES)
         # If this save fails, what is known of the tensors is still true.
-        arrays = snapshot.arrays
-        self._group = self._unchanged(arrays) if self._worth else {}
-        self._links = 0
-        if not self._group:
-            snapshot.write(variables)
+        tensors, self._links = snapshot.tensors, 0
+        if snapshot.part.count > 1:
+            tensors.write(variables, snapshot.part)
             return {}
-        rest = [name for name in arrays if name not in self._group]
-        snapshot.write(variables, names=rest)
-        source, folder = self._source(step), os.path.join(variables, UNCHANGED)
+        arrays = tensors.arrays
+        self._group = self._unchanged(arrays) if self._worth else {}
+        if not self._group:
+            tensors.write(variables)
+            return {}
+        tensors.write(variables, names=[n for n in arrays if n not in self._group])
+        source = self._source(snapshot.progress.step)
+        folder = os.path.join(variables, UNCHANGED)
         if source is not None:
             try:
-                linked = _link(source, directory)
+                linked = _link(source.checkpoint, os.path.dirname(variables))
             except OSError as error:
                 logger.info("Unchanged tensors are written again: %s", error)
                 if os.path.isdir(folder):
@@ -123,21 +116,19 @@ class Unchanged:
                 self._links = source.links + 1
                 return linked
         os.mkdir(folder)
-        snapshot.write(folder, names=list(self._group))
+        tensors.write(folder, names=list(self._group))
         return {}
 
     def committed(self, checkpoint: Checkpoint) -> None:
-        """What was written last is this checkpoint."""
+        """Note that what was written last is this checkpoint."""
         self._worth = checkpoint.nbytes >= _WORTH
-        path, inside = checkpoint.path, f"{VARIABLES}/{UNCHANGED}/"
-        files = {n: r for n, r in checkpoint.files.items() if n.startswith(inside)}
         try:
-            identity = _identity(path)
+            identity = _identity(checkpoint.path)
         except OSError:  # somebody was quick to remove it
             self._committed.clear()
         else:
             self._committed.append(
-                _Saved(checkpoint.step, path, identity, self._group, files, self._links)
+                _Saved(checkpoint, identity, self._group, self._links)
             )
 
     def _unchanged(self, arrays: Mapping[str, np.ndarray]) -> _Digests:
@@ -150,7 +141,8 @@ class Unchanged:
             array = arrays.get(name)
             # Of a tensor in shards, it is no array.
             if isinstance(array, np.ndarray) and array.nbytes >= _LARGE:
-                found = str(array.dtype), array.shape, _checksum(array)
+                checksum = xxhash.xxh3_128_digest(contiguous_bytes(array))
+                found = str(array.dtype), array.shape, checksum
                 self._last[name] = found
                 nbytes += array.nbytes if last.get(name) == found else 0
         same = {name: x for name, x in self._last.items() if last.get(name) == x}
@@ -160,20 +152,15 @@ class Unchanged:
         """The checkpoint whose files the one of this step may link."""
         if len(self._committed) < 2:
             return None
-        before_last, last = self._committed
-        return (
-            before_last
-            if before_last.group == self._group
-            and before_last.links < _LINKS
-            and before_last.step < last.step < step
-            and last.is_there()  # or the other one would be the next to it
-            and before_last.is_there()
-            else None
+        source, last = self._committed
+        usable = (
+            source.group == self._group
+            and source.links < _LINKS
+            and source.checkpoint.step < last.checkpoint.step < step
+            and last.exists()  # or the other one would be the next to it
+            and source.exists()
         )
-
-
-def _checksum(array: np.ndarray) -> bytes:
-    return xxhash.xxh3_128_digest(contiguous_bytes(array))
+        return source if usable else None
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -181,14 +168,16 @@ def _identity(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _link(source: _Saved, directory: str) -> dict[str, FileRecord]:
-    """Link all files, and return their records.
+def _link(source: Checkpoint, directory: str) -> dict[str, FileRecord]:
+    """Link all files with unchanged tensors, and return their records.
 
     Raises:
         OSError: One has another link or other bytes, or the system makes no links.
     """
     records = {}
     for name, expected in source.files.items():
+        if not name.startswith(f"{VARIABLES}/{UNCHANGED}/"):
+            continue
         new = os.path.join(directory, name)
         os.makedirs(os.path.dirname(new), exist_ok=True)
         os.link(source.path / name, new, follow_symlinks=False)
@@ -196,7 +185,7 @@ def _link(source: _Saved, directory: str) -> dict[str, FileRecord]:
             found = os.fstat(file.fileno())
             if found.st_nlink != 2:
                 raise OSError(f"{name} has more links, or they are not counted")
-            records[name] = file_record.record(file, found.st_size)
+            records[name] = record(file, found.st_size)
         if not records[name].matches(expected):
             logger.warning(
                 "%s is damaged. Its tensors are written again.", source.path / name

@@ -19,7 +19,9 @@ from resilient.policies import keep_policy
 from resilient.progress import Progress
 from resilient.saving import choose, record
 from resilient.saving.run_json import VariablesRun
+from resilient.saving.snapshot import NOWHERE, Snapshot
 from resilient.saving.unchanged import Unchanged
+from resilient.saving.writer import commit
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.stores import store_of, wait_for_uploads
@@ -96,6 +98,7 @@ class Checkpoints:
             CheckpointWriteError: The file system failed; older checkpoints are intact.
             TypeError, ValueError: ``step`` is not a number of steps.
         """
+        from resilient.state import fingerprint
         from resilient.state.variables import tensors as tensors_of
 
         step = require_integer(step, "save(step)", least=0, most=layout.LAST_STEP)
@@ -105,9 +108,9 @@ class Checkpoints:
             variables=[leaf.to_json() for leaf in live], tensors=sorted(tensors)
         )
         progress = Progress(step, 0, step)
-        checkpoint = record.commit(
-            self._store, progress, run, tensors, backend, unchanged=self._unchanged
-        )
+        snapshot = Snapshot(run, NOWHERE, backend.snapshot(tensors), progress)
+        environment = fingerprint.environment(backend)
+        checkpoint = commit(self._store, snapshot, environment, self._unchanged)
         self._events.emit("saved", **progress.to_json(), nbytes=checkpoint.nbytes)
         self._store.prune(self._keep)
         return checkpoint
@@ -128,8 +131,8 @@ class Checkpoints:
         from resilient.state.variables import LOOP, assign
 
         backend, live = self._ready()
-        reader = record.reader(backend)
-        found = choose.find(self._store, "auto", reader, self._events)
+        read = record.PartReader(backend)
+        found = choose.find(self._store, "auto", read, self._events)
         if found is None:
             return 0
         checkpoint, saved = record.of_kind(found, VariablesRun)

@@ -1,51 +1,203 @@
-"""A background thread that runs one job at a time.
+"""What the writer's thread does: it writes snapshots, commits them, and prunes.
 
-A job is the write of a checkpoint, which training hands over before it continues.
-Nothing queues up here: another job has to wait or be offered later. An error is kept
-until the training thread asks for it.
+It handles one item at a time, which training hands over before it continues. Nothing
+queues up here: another item has to wait or be offered later. An error is kept until the
+training thread asks for it. The store makes a commit all or nothing
+(``storage/commit``).
 """
 
+import contextlib
+import math
 import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
+from resilient.distributed.group import ALONE, Group
+from resilient.errors import CheckpointWriteError
 from resilient.forked import in_forked_child
+from resilient.policies import KeepPolicy
+from resilient.saving.parts import Parts, contribute
+from resilient.saving.snapshot import Snapshot
+from resilient.saving.unchanged import Unchanged
+from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.store import Store
+from resilient.telemetry.events import Events
 
-_writers = weakref.WeakSet["BackgroundWriter"]()
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 
-class BackgroundWriter:
-    """Runs one job at a time, in the background."""
+def commit(
+    store: Store,
+    snapshot: Snapshot,
+    environment: Mapping[str, str],
+    unchanged: Unchanged,
+    parts: Parts | None = None,
+) -> Checkpoint:
+    """Write a snapshot, and make a checkpoint of it.
 
-    def __init__(self) -> None:
-        # The first job starts the thread.
+    Args:
+        store: Where the checkpoint goes.
+        snapshot: The snapshot; of process 0, if there are several.
+        environment: Versions, for the manifest.
+        unchanged: Knows what the last saves held.
+        parts: Those of the other processes.
+
+    Raises:
+        CheckpointWriteError: The file system failed; the others are intact.
+    """
+    with store.staging(snapshot.progress, snapshot.staging) as staging:
+        variables = snapshot.write_state(staging.path)
+        files = staging.seal(unchanged.write(snapshot, variables))
+        if parts is not None:
+            files |= parts.gather(staging.path)
+        checkpoint = store.commit(
+            staging,
+            files,
+            metrics=snapshot.metrics,
+            finished=snapshot.finished,
+            environment=environment,
+        )
+    unchanged.committed(checkpoint)
+    return checkpoint
+
+
+@dataclass
+class Committer:
+    """Commits snapshots, prunes, and emits events.
+
+    Attributes:
+        store: Where checkpoints go.
+        keep: The retention policy.
+        events: Records every save.
+        environment: Versions, for the manifest.
+        group: The processes that train: each writes its part, process 0 commits.
+        now: A monotonic clock, in seconds.
+        unchanged: Knows what the last saves held.
+        newest: The step of the last save, if it was committed.
+        prunes: Whether to delete checkpoints.
+        seconds: How long the last save took.
+    """
+
+    store: Store
+    keep: KeepPolicy
+    events: Events
+    environment: Mapping[str, str]
+    group: Group = ALONE
+    now: Callable[[], float] = time.monotonic
+    unchanged: Unchanged = field(default_factory=Unchanged)
+    newest: int | None = None
+    prunes: bool = True
+    seconds: float = 0.0
+
+    def process(self, snapshot: Snapshot) -> None:
+        """Commit a snapshot, or contribute to that, prune, and free its memory.
+
+        Raises:
+            CheckpointWriteError: The file system failed.
+            PeerLostError: Another process is gone.
+        """
+        began = self.now()
+        try:
+            if self.group.index:
+                contribute(self.group, self.store.directory, snapshot)
+                self.newest = snapshot.progress.step
+            else:
+                checkpoint = self._commit(snapshot)
+                self.newest = snapshot.progress.step
+                self._prune(snapshot, checkpoint, began)
+        finally:
+            snapshot.release()
+            self.seconds = self.now() - began
+
+    def _commit(self, snapshot: Snapshot) -> Checkpoint:
+        parts = None if self.group.count == 1 else Parts(self.group, snapshot)
+        try:
+            with contextlib.nullcontext() if parts is None else parts.committing():
+                return commit(
+                    self.store, snapshot, self.environment, self.unchanged, parts
+                )
+        except CheckpointWriteError as error:
+            step = snapshot.progress.step
+            self.events.emit("save failed", step=step, error=str(error))
+            raise
+
+    def _prune(self, snapshot: Snapshot, checkpoint: Checkpoint, began: float) -> None:
+        """Delete what is not kept, and record the save.
+
+        Raises:
+            CheckpointWriteError: Nothing could be deleted; the checkpoint exists.
+        """
+        finished, loss = snapshot.finished, snapshot.metrics.get("loss", 0.0)
+        # If training ended with NaN (TerminateOnNaN), the user may want to go back.
+        prunes = self.prunes and not (finished and not math.isfinite(loss))
+        pruned, failure = list[int](), None
+        try:
+            if prunes:
+                pruned = self.store.prune(self.keep)
+        except CheckpointWriteError as error:
+            failure = error
+        seconds = self.now() - began
+        self.events.emit(
+            "saved",
+            **snapshot.progress.to_json(),
+            finished=finished,
+            nbytes=checkpoint.nbytes,
+            seconds=seconds,
+            stall=snapshot.stall + (seconds if finished else 0.0),
+            pruned=pruned,
+            postponed=snapshot.postponed,
+        )
+        if failure is not None:
+            step, text = snapshot.progress.step, str(failure)
+            self.events.emit("prune failed", step=step, error=text)
+            raise failure
+
+
+class Processor(Protocol[T_contra]):
+    """What a writer hands its items to."""
+
+    def process(self, item: T_contra, /) -> None:
+        """Process an item, on the writer's thread."""
+
+
+class BackgroundWriter(Generic[T]):
+    """Lets a processor handle one item at a time, in the background."""
+
+    def __init__(self, processor: Processor[T]) -> None:
+        # The first item starts the thread.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="resilient-writer")
+        self._processor = processor
         self._job: Future[None] | None = None
         self._hurried = threading.Event()
         _writers.add(self)
 
     @property
     def has_job(self) -> bool:
-        """Whether there is a job whose end has not been reported."""
+        """Whether there is an item whose end has not been reported."""
         return self._job is not None
 
-    def start(self, job: Callable[[], None], *, delay: float = 0.0) -> None:
-        """Run a job in the background; the previous one must be over.
+    def start(self, item: T, *, delay: float = 0.0) -> None:
+        """Process an item in the background; the previous one must be over.
 
         Args:
-            job: Runs on the writer's thread.
-            delay: Seconds until it begins, unless somebody hurries it or waits for it.
+            item: The item.
+            delay: Seconds until that begins, unless somebody hurries it or waits for
+                it.
         """
         assert self._job is None
         self._hurried.clear()
-        self._job = self._thread.submit(self._run, job, delay)
+        self._job = self._thread.submit(self._process, item, delay)
 
     def busy(self) -> bool:
-        """Whether a job is running, or about to.
+        """Whether an item is being processed, or about to.
 
         Raises:
-            Exception: What the last job raised, once.
+            Exception: What processing the last item raised, once.
         """
         if self._job is None:
             return False
@@ -55,14 +207,14 @@ class BackgroundWriter:
         return False
 
     def start_now(self) -> None:
-        """Start a delayed job."""
+        """Start with a delayed item."""
         self._hurried.set()
 
     def wait(self) -> None:
-        """Return when no job is running.
+        """Return when nothing is being processed.
 
         Raises:
-            Exception: What the last job raised, once.
+            Exception: What processing the last item raised, once.
         """
         job = self._job
         self.start_now()
@@ -71,20 +223,15 @@ class BackgroundWriter:
             self._job = None
             job.result()
 
-    def end(
-        self, error: BaseException | None, wait: Callable[[], None] | None = None
-    ) -> None:
-        """Wait for the last job, and close.
+    @contextlib.contextmanager
+    def closing(self, error: BaseException | None) -> Iterator[None]:
+        """Close afterwards.
 
         Args:
-            error: What ends training: an error of the job becomes a note of it.
-            wait: Waits for the job in place of ``wait``.
-
-        Raises:
-            Exception: What the last job raised, if training ends without an error.
+            error: What ends training: a failure inside becomes a note of it.
         """
         try:
-            (wait or self.wait)()
+            yield
         except Exception as failure:
             if error is None:
                 raise
@@ -98,12 +245,15 @@ class BackgroundWriter:
         self._thread.shutdown(wait=True)
 
     def leave_to_parent(self) -> None:
-        """This process was forked: the thread and its job belong to the parent."""
+        """Forget the thread and its job, which belong to the process that forked."""
         self._job = None
 
-    def _run(self, job: Callable[[], None], delay: float) -> None:
+    def _process(self, item: T, delay: float) -> None:
         self._hurried.wait(delay)
-        job()
+        self._processor.process(item)
+
+
+_writers = weakref.WeakSet[BackgroundWriter[Any]]()
 
 
 @in_forked_child

@@ -2,21 +2,23 @@
 
 Parts, from the outside in:
 
-    store        finds, verifies, falls back: what the rest of the library uses
-    prune deletes what retention does not keep commit       turns the bytes in a staging
-    directory into a checkpoint, or nothing recovery     finishes changes that a kill
-    interrupted directories  moves and deletes checkpoints, where directories are
-    renamed and not file_system  what can be done in a checkpoint directory, tried out
-    before a run quarantine   holds checkpoints that must not be used, each with its
-    reason checkpoint   one committed directory, and whether it is still what was
-    committed manifest     the file that makes a directory a checkpoint file_record  the
-    size and the checksums of one of its files signature    who can have written it
-    layout       the names in a checkpoint directory lock         one living run per
-    directory open_file_lock  what locks a file of it, on each system files
-    opens, replaces and syncs single files, which may be somebody else's stores
-    which of the two a checkpoint_dir means: this one, or remote/      the same in an
-    object store, with a local directory in front
+    store           finds, verifies, falls back: what the rest of the library uses
+    prune           deletes what retention does not keep
+    commit          turns the bytes in a staging directory into a checkpoint, or nothing
+    recovery        finishes changes that a kill interrupted
+    directories     moves and deletes checkpoints, where directories are renamed and not
+    quarantine      holds checkpoints that must not be used, each with its reason
+    checkpoint      one committed directory, and whether it is still what was committed
+    manifest        the file that makes a directory a checkpoint, and vouches for others
+    signature       who can have written it
+    layout          the names in a checkpoint directory
+    lock            one living run per directory
+    open_file_lock  what locks a file of it, on each system
+    files           opens, replaces and flushes files, which may be somebody else's
+    refusals        the errors of all of them
+    stores          which of the two a checkpoint_dir means: this one, or
+    remote/         the same in an object store, with a local directory in front
 
-Nothing here knows about Keras, tensors or backends: callers pass a function that fills
-the staging directory.
+Nothing here knows about Keras, tensors or backends: callers fill a staging directory,
+and hand it back.
 """

@@ -13,10 +13,9 @@ import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from resilient import display
 from resilient.errors import (
@@ -26,10 +25,9 @@ from resilient.errors import (
     printable,
 )
 from resilient.storage import files, signature
-from resilient.storage.file_record import FileRecord, record
 from resilient.storage.files import open_file, read_file
 from resilient.storage.layout import MANIFEST, committed_name
-from resilient.storage.manifest import Manifest, ManifestError
+from resilient.storage.manifest import FileRecord, Manifest, ManifestError, record
 from resilient.storage.signature import Signature
 
 T = TypeVar("T")
@@ -40,21 +38,6 @@ class DamageError(Exception):
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
-
-
-@dataclass(frozen=True)
-class Reader(Generic[T]):
-    """Reads a checkpoint, after its other files have been verified.
-
-    Attributes:
-        read: Reads it.
-        compares: Patterns of the files that ``read`` itself verifies byte for byte.
-            Beforehand only their size is verified, so that they are read once; with a
-            key, their SHA-256 as well.
-    """
-
-    read: "Callable[[Checkpoint], T]"
-    compares: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,19 +114,18 @@ class Checkpoint(Manifest):
         """
         return self._manifest_problems() or self._file_problems()
 
-    def load(self, reader: "Reader[T]") -> T:
-        """Let a reader read it, if every byte is as committed.
+    def load(self, read: "Callable[[Checkpoint], T]") -> T:
+        """Let ``read`` read it, if every byte is as committed.
 
         Raises:
-            DamageError: If not, or if the reader cannot make sense of it.
+            DamageError: If not, or if ``read`` cannot make sense of it.
             CheckpointReadError: If it cannot be read right now, which is not damage.
             UntrustedCheckpointError: A key is set, and it did not sign this checkpoint.
         """
         self.require_trusted()
-        compares = () if signature.has_key() else reader.compares
-        _refuse(self._manifest_problems() or self._file_problems(but=compares))
+        _refuse(self.verify())
         try:
-            return reader.read(self)
+            return read(self)
         except Exception as error:  # blame damage if there is any
             _refuse(self._file_problems())
             if isinstance(error, CorruptCheckpointError):
@@ -211,16 +193,9 @@ class Checkpoint(Manifest):
             return [str(error)]
         return []
 
-    def _file_problems(self, but: tuple[str, ...] = ()) -> list[str]:
-        problems = (
-            _problem(
-                self.path,
-                name,
-                expected,
-                only_size=any(fnmatchcase(name, each) for each in but),
-            )
-            for name, expected in self.files.items()
-        )
+    def _file_problems(self) -> list[str]:
+        files = self.files.items()
+        problems = (_problem(self.path, name, expected) for name, expected in files)
         return [problem for problem in problems if problem is not None]
 
 
@@ -229,15 +204,13 @@ def _refuse(problems: list[str]) -> None:
         raise DamageError(problems)
 
 
-def _problem(
-    directory: Path, name: str, expected: FileRecord, *, only_size: bool
-) -> str | None:
+def _problem(directory: Path, name: str, expected: FileRecord) -> str | None:
     try:
         with open(open_file(directory, name), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size != expected.size:
                 return f"{name} has {size:,} bytes instead of {expected.size:,}"
-            if not (only_size or record(file, size).matches(expected)):
+            if not record(file, size).matches(expected):
                 return f"{name} does not match its checksum"
     except (FileNotFoundError, NotADirectoryError):
         return f"{name} is missing"

@@ -14,7 +14,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,126 +22,156 @@ from resilient.errors import NotSupportedError
 from resilient.progress import Progress
 from resilient.storage import layout, lock
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.directories import delete_checkpoints, move, written_in_place
-from resilient.storage.file_record import FileRecord, record
-from resilient.storage.file_system import renames_directories
-from resilient.storage.files import JSON_BYTES, WINDOWS, open_file, sync
-from resilient.storage.flush import flushed_meanwhile
-from resilient.storage.manifest import Manifest, ManifestError
-from resilient.storage.write_failures import explained
+from resilient.storage.directories import (
+    delete_checkpoints,
+    move,
+    renames_directories,
+    written_in_place,
+)
+from resilient.storage.files import (
+    JSON_BYTES,
+    WINDOWS,
+    Flush,
+    open_file,
+    sync,
+)
+from resilient.storage.manifest import FileRecord, Manifest, ManifestError, record
+from resilient.storage.refusals import explained
 
-# Fills a directory, and may return what it linked there.
-Write = Callable[[str], Mapping[str, FileRecord] | None]
 
-
-def commit(
-    staging: Path,
-    progress: Progress,
-    write: Write,
-    manifest: Callable[[Path, dict[str, FileRecord]], Manifest],
-    *,
-    small: bool = False,
-) -> Checkpoint:
-    """Make a checkpoint out of what ``write`` puts into a directory.
+class Staging:
+    """A new directory to fill, and then to publish as a checkpoint.
 
     Args:
-        staging: A directory to create in the existing checkpoint directory.
+        path: The directory, empty.
         progress: Where the run is.
-        write: As for ``stage``.
-        manifest: Makes the manifest, from where which files were written.
-        small: As for ``stage``.
+        beside: One thread, which flushes files while others are written.
+
+    Attributes:
+        path: The directory.
+        progress: Where the run is.
+        in_place: To be closed by the commit, if the directory has the checkpoint's own
+            name already.
+    """
+
+    def __init__(self, path: Path, progress: Progress, beside: Executor | None) -> None:
+        self.path, self.progress = path, progress
+        self.in_place = contextlib.ExitStack()
+        self._beside = beside
+        self._identity = os.stat(path)
+        self._flush = Flush(path, beside)
+
+    def seal(
+        self, linked: Mapping[str, FileRecord] | None = None
+    ) -> dict[str, FileRecord]:
+        """Record every file, and wait until it is on disk.
+
+        Args:
+            linked: Files that are on disk already, and were read to be recorded.
+
+        Returns:
+            The files, by path relative to the directory.
+
+        Raises:
+            OSError: The file system failed, or the directory was replaced: TensorFlow
+                creates missing directories, and a new one lacks earlier files.
+        """
+        self._flush.finish()
+        if not os.path.samestat(self._identity, os.stat(self.path)):
+            raise FileNotFoundError(
+                errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(self.path)
+            )
+        records = dict(linked or {})
+        names = [n for n in _names(os.fspath(self.path)) if n not in records]
+        if self._beside is None:
+            return records | {n: _record(self.path, n, wait=True) for n in names}
+        paths = [os.path.join(self.path, name) for name in names]
+        syncing = self._beside.submit(_sync, paths)  # while they are read
+        records |= {name: _record(self.path, name) for name in names}
+        syncing.result()
+        return records
+
+    def stop(self) -> None:
+        """Flush nothing more."""
+        self._flush.stop()
+
+
+@contextlib.contextmanager
+def staging(
+    path: Path, progress: Progress, *, small: bool = False
+) -> Iterator[Staging]:
+    """Inside, a directory is filled, sealed and published; afterwards it is gone.
+
+    Args:
+        path: A name for it in the existing checkpoint directory. Where directories
+            cannot be renamed, the checkpoint's own is used instead.
+        progress: Where the run is.
+        small: As for ``part``.
 
     Raises:
         CheckpointWriteError: If the file system fails; the others are intact.
     """
-    with explained(staging, progress):
-        lock.put_back(staging.parent)
+    with explained(path, progress):
+        lock.renew(path.parent)
         try:
-            with _published(staging, progress.step) as (place, committed):
-                files = stage(place, progress, write, small=small)
-                sealed = manifest(place, files)
-                _finish(place, sealed)
-            return Checkpoint.of(sealed, committed)
+            with contextlib.ExitStack() as in_place:
+                place = path
+                if not renames_directories(path.parent):
+                    place = path.with_name(layout.committed_name(progress.step))
+                    in_place.enter_context(written_in_place(place))
+                with part(place, progress, small=small) as filled:
+                    filled.in_place = in_place
+                    yield filled
         finally:
             # After the rename, nothing is left under this name.
-            shutil.rmtree(staging, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def stage(
-    staging: Path, progress: Progress, write: Write, *, small: bool = False
-) -> dict[str, FileRecord]:
-    """Fill a new directory, and wait until its files are on disk.
+@contextlib.contextmanager
+def part(path: Path, progress: Progress, *, small: bool = False) -> Iterator[Staging]:
+    """Inside, a new directory is filled and sealed; it stays.
 
     Args:
-        staging: The directory.
+        path: The directory.
         progress: Where the run is.
-        write: Fills it. May return files that it linked there: on disk already, and
-            read to be recorded.
         small: Whether it is expected to be so small that waiting for the disk beside
             the writing and the reading gains less than another thread costs.
-
-    Returns:
-        The files, by path relative to the directory.
 
     Raises:
         CheckpointWriteError: If the file system fails.
     """
-    with explained(staging, progress):
-        os.mkdir(staging)
+    with explained(path, progress), contextlib.ExitStack() as opened:
+        os.mkdir(path)
         # At most one thread for all files: each time a thread starts or wakes up,
         # training may lose the interpreter for a moment.
-        with (
-            contextlib.nullcontext()
-            if small
-            else ThreadPoolExecutor(1, thread_name_prefix="resilient-disk")
-        ) as beside:
-            linked = _write_into(staging, write, beside)
-            return _seal(staging, linked, beside)
+        beside = None
+        if not small:
+            beside = ThreadPoolExecutor(1, thread_name_prefix="resilient-disk")
+            opened.enter_context(beside)
+        if not WINDOWS:
+            # While it is open, no other directory can get the same inode.
+            opened.callback(os.close, os.open(path, os.O_RDONLY))
+        filled = Staging(path, progress, beside)
+        try:
+            yield filled
+        finally:
+            filled.stop()
 
 
-def _write_into(
-    staging: Path, write: Write, beside: Executor | None
-) -> Mapping[str, FileRecord]:
-    """Let ``write`` fill the directory, and check that it is still the same one.
+def publish(staging: Staging, manifest: Manifest) -> Checkpoint:
+    """Make a checkpoint of a sealed directory.
 
-    TensorFlow creates missing directories: if something deletes the staging directory,
-    the new one lacks earlier files.
+    Raises:
+        NotSupportedError: Its manifest could not be read back.
+        OSError: The file system failed.
     """
-    # While it is open, no other directory can get the same inode.
-    descriptor = None if WINDOWS else os.open(staging, os.O_RDONLY)
-    before = os.stat(staging)
-    try:
-        with flushed_meanwhile(staging, beside):
-            linked = write(os.fspath(staging))
-        if not os.path.samestat(before, os.stat(staging)):
-            raise FileNotFoundError(
-                errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(staging)
-            )
-        return linked or {}
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _seal(
-    staging: Path, linked: Mapping[str, FileRecord], beside: Executor | None
-) -> dict[str, FileRecord]:
-    """Record every file, and wait until it is on disk.
-
-    Args:
-        staging: Their directory, with everything that ``write`` wrote.
-        linked: What of it is on disk, and was read to be recorded.
-        beside: One thread, which has flushed them meanwhile and is done by now; it
-            waits while they are read.
-    """
-    names = [n for n in _names(os.fspath(staging)) if n not in linked]
-    known = dict(linked)
-    if beside is None:
-        return known | {name: _record(staging, name, wait=True) for name in names}
-    syncing = beside.submit(_sync, [os.path.join(staging, name) for name in names])
-    known |= {name: _record(staging, name) for name in names}
-    syncing.result()
-    return known
+    _finish(staging.path, manifest)
+    committed = staging.path.with_name(layout.committed_name(manifest.progress.step))
+    if staging.path == committed:
+        staging.in_place.close()
+    else:
+        _rename(staging.path, committed, manifest.progress.step)
+    return Checkpoint.of(manifest, committed)
 
 
 def _record(staging: Path, name: str, *, wait: bool = False) -> FileRecord:
@@ -175,18 +205,18 @@ def _sync(paths: Iterable[str]) -> None:
         sync(path)
 
 
-def _finish(staging: Path, manifest: Manifest) -> None:
+def _finish(directory: Path, manifest: Manifest) -> None:
     """Write the manifest, and wait until it and every name are on disk."""
     raw = manifest.to_bytes()
     _require_readable(raw)
-    with open(staging / layout.MANIFEST, "wb") as file:
+    with open(directory / layout.MANIFEST, "wb") as file:
         file.write(raw)
         file.flush()
         os.fsync(file.fileno())
     # An empty directory is none of the checkpoint's.
     inner = {parent for name in manifest.files for parent in _parents(name)}
-    _sync(os.path.join(staging, each) for each in sorted(inner, reverse=True))
-    sync(staging)
+    _sync(os.path.join(directory, each) for each in sorted(inner, reverse=True))
+    sync(directory)
 
 
 def _parents(name: str) -> Iterator[str]:
@@ -210,18 +240,11 @@ def _require_readable(manifest: bytes) -> None:
         )
 
 
-@contextlib.contextmanager
-def _published(staging: Path, step: int) -> Iterator[tuple[Path, Path]]:
-    """Where to write a checkpoint, which is committed there afterwards."""
-    directory, former = staging.parent, None
-    committed = directory / layout.committed_name(step)
-    if not renames_directories(directory):
-        with written_in_place(committed):
-            yield committed, committed
-        return
-    yield staging, committed
+def _rename(staging: Path, committed: Path, step: int) -> None:
+    """Give the directory its own name, and delete the former one of that name."""
+    former = None
     if os.path.lexists(committed):
-        former = directory / layout.replaced_name(step)
+        former = committed.with_name(layout.replaced_name(step))
         move(committed, former)
     try:
         os.rename(staging, committed)
@@ -229,7 +252,7 @@ def _published(staging: Path, step: int) -> Iterator[tuple[Path, Path]]:
         if former is not None:
             move(former, committed)
         raise
-    sync(directory)
+    sync(committed.parent)
     if former is not None:
         # `recovery` deletes the rest: the commit has succeeded.
         with contextlib.suppress(OSError):

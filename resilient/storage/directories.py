@@ -1,11 +1,14 @@
 """Moves and deletes whole directories so that a kill never leaves half a checkpoint.
 
-A rename does that. Where directories cannot be renamed (``file_system``), a checkpoint
-is written and deleted under its own name. The file ``step-<n>.unfinished`` beside it
-says, from before the first change until after the last, that it is not a checkpoint;
-what a kill leaves that way becomes one if it verifies, and is otherwise deleted. That
-depends only on the order of writes, and takes no extra room unless the checkpoint of a
-step is replaced: the old one is copied first.
+A rename does that. Where directories cannot be renamed (mounts of object stores, say),
+a checkpoint is written and deleted under its own name. The file ``step-<n>.unfinished``
+beside it says, from before the first change until after the last, that it is not a
+checkpoint; what a kill leaves that way becomes one if it verifies, and is otherwise
+deleted. That depends only on the order of writes, and takes no extra room unless the
+checkpoint of a step is replaced: the old one is copied first.
+
+What a file system can do is tried out before a run. A checkpoint requires that a file
+can be renamed over another: where that fails, the run is refused.
 """
 
 import contextlib
@@ -16,9 +19,22 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from resilient.errors import NotSupportedError
 from resilient.storage import layout
-from resilient.storage.file_system import renames_directories
-from resilient.storage.files import sync, sync_tree
+from resilient.storage.files import UNABLE, sync, sync_tree
+
+# They rename a directory by copying and deleting its files, one by one.
+_COPYING = frozenset(
+    f"fuse.{name}"
+    for name in ("blobfuse2", "gcsfuse", "geesefs", "goofys", "ossfs", "rclone", "s3fs")
+)
+
+_in_place: set[Path] = set()  # directories in which no directory can be renamed
+
+
+def renames_directories(directory: Path) -> bool:
+    """Whether renaming a directory in this one works and is atomic."""
+    return directory not in _in_place
 
 
 def move(path: Path, target: Path) -> None:
@@ -147,3 +163,61 @@ def _copy(path: Path, target: Path) -> None:
         sync_tree(target)
     else:
         shutil.copy2(path, target, follow_symlinks=False)
+
+
+def try_out(directory: Path) -> None:
+    """Find out what can be done in a checkpoint directory. Needs the lock.
+
+    Raises:
+        NotSupportedError: A file cannot be renamed, or not over another.
+    """
+    _in_place.discard(directory)
+    place = directory / layout.probe_name()
+    try:
+        (place / "a").mkdir(parents=True)
+        _rename_files(place / "a")
+        if _kind(directory) in _COPYING or not _renames(place / "a", place / "b"):
+            _in_place.add(directory)
+    except OSError:  # a full disk, say: the first save will tell
+        return
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _rename_files(place: Path) -> None:
+    for name in ("new", "former"):
+        (place / name).touch()
+    try:
+        os.replace(place / "new", place / "former")
+    except OSError as error:
+        if error.errno not in UNABLE:
+            raise
+        raise NotSupportedError(
+            "The file system of the checkpoint directory cannot rename a file over "
+            "another, so no checkpoint would be safe there.",
+            received=error,
+            hint="Choose a checkpoint_dir on another file system.",
+        ) from error
+
+
+def _renames(directory: Path, target: Path) -> bool:
+    try:
+        os.rename(directory, target)
+    except OSError as error:
+        if error.errno not in UNABLE:
+            raise  # that says nothing about the file system
+        return False
+    return True
+
+
+def _kind(directory: Path) -> str | None:
+    """The type of the file system, according to Linux."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+            mounts = [line.partition(" - ") for line in file]
+    except FileNotFoundError:
+        return None
+    device = os.stat(directory).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    kinds = [kind.split()[0] for at, _, kind in mounts if at.split()[2] == number]
+    return kinds[-1] if kinds else None

@@ -28,9 +28,9 @@ from pathlib import Path
 from resilient.errors import CheckpointWriteError, DirectoryInUseError, printable
 from resilient.forked import in_forked_child
 from resilient.serialization.schema import SchemaError, from_json, parse
-from resilient.storage import file_system, files, layout
+from resilient.storage import directories, files, layout
+from resilient.storage.manifest import now
 from resilient.storage.open_file_lock import take
-from resilient.storage.quarantine import now
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class DirectoryLock:
                     beside = _locked_on_this_machine(self.directory)
                     taken[:0], apart = beside, bool(beside)
                 _say_what_is_apart(self.directory, apart=apart)
-            file_system.try_out(self.directory)
+            directories.try_out(self.directory)
         except BaseException as error:
             _close(taken)
             if not isinstance(error, OSError):
@@ -95,7 +95,7 @@ class DirectoryLock:
         self._descriptors = taken
         _held.add(self)
 
-    def put_back(self) -> None:
+    def renew(self) -> None:
         """Lock the new file if somebody removed or replaced the locked one.
 
         Raises:
@@ -120,7 +120,7 @@ class DirectoryLock:
         self.release()
 
 
-def put_back(directory: Path) -> None:
+def renew(directory: Path) -> None:
     """Renew this process's lock of a directory, before a save.
 
     Raises:
@@ -129,7 +129,7 @@ def put_back(directory: Path) -> None:
     """
     for lock in list(_held):
         if lock.directory == directory:
-            lock.put_back()
+            lock.renew()
 
 
 def _open_directory(directory: Path) -> int:

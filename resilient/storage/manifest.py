@@ -6,8 +6,11 @@ accidents, not attackers: xxh3 is not cryptographic, and anybody can compute it.
 manifest is trusted only as far as its schema goes; see ``signature`` for more.
 """
 
+import hashlib
+import io
 import json
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -21,6 +24,7 @@ from resilient.errors import NotSupportedError
 from resilient.progress import Progress
 from resilient.serialization import strict
 from resilient.serialization.schema import (
+    Count,
     NotFinite,
     SavedProgress,
     SchemaError,
@@ -28,7 +32,6 @@ from resilient.serialization.schema import (
     parse,
 )
 from resilient.storage import signature
-from resilient.storage.file_record import FileRecord, Sha256
 from resilient.storage.files import is_inside
 from resilient.storage.layout import MANIFEST
 from resilient.storage.signature import Signature
@@ -44,8 +47,12 @@ _BEGIN = re.compile(
     rb'\A\{\n "xxh3_128": "([0-9a-f]{32})",\n(?: "hmac_sha256": "([0-9a-f]{64})",\n)?'
 )
 
+# Large blocks let xxhash release the interpreter's lock while training goes on.
+_BLOCK = 1 << 20
+
 _Text = Annotated[str, Meta(max_length=1000)]
 _Path = Annotated[str, Meta(max_length=4096)]
+_Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 _Time = Annotated[str, Meta(pattern=r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\Z")]
 
 
@@ -54,6 +61,41 @@ class ManifestError(Exception):
 
     def __init__(self, why: str) -> None:
         super().__init__(f"{MANIFEST} {why}")
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """The expected size and checksums of a file; with a key, the SHA-256 too."""
+
+    size: Count
+    xxh3_128: Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+    sha256: _Sha256 | None = None
+
+    def matches(self, other: "FileRecord") -> bool:
+        """Whether everything that both contain is equal."""
+        shas = {self.sha256, other.sha256} - {None}
+        same = (self.size, self.xxh3_128) == (other.size, other.xxh3_128)
+        return same and len(shas) < 2
+
+
+def record(file: io.RawIOBase, size: int) -> FileRecord:
+    """The record of an open file; reads all of it, and never more than ``size``."""
+    digest, count = xxhash.xxh3_128(), 0
+    sha256 = hashlib.sha256() if signature.has_key() else None
+    block = memoryview(bytearray(min(_BLOCK, size)))
+    while read := file.readinto(block[: size - count]):
+        digest.update(block[:read])
+        if sha256 is not None:
+            sha256.update(block[:read])
+        count += read
+    return FileRecord(
+        count, digest.hexdigest(), None if sha256 is None else sha256.hexdigest()
+    )
+
+
+def now() -> str:
+    """The current time, in the format of all files of a checkpoint directory."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 @dataclass(frozen=True)
@@ -72,7 +114,7 @@ class _Body:
     environment: Annotated[dict[_Text, _Text], Meta(max_length=1000)]
     files: Annotated[dict[_Path, FileRecord], Meta(max_length=1_000_000)]
     # Not in the file records, whose fields version 0.1 knows.
-    sha256: dict[str, Sha256] = field(default_factory=dict)
+    sha256: dict[str, _Sha256] = field(default_factory=dict)
     hmac_sha256: str | None = None
 
 

@@ -2,11 +2,18 @@
 
 It runs after every save, so it must be quick even if a run keeps thousands: a manifest
 is read at most once, and again only if its file was replaced.
+
+Two checkpoints may share files that did not change (``saving/unchanged``), but none
+side by side: its damage would take both. They are never neighbours when they are saved;
+where deleting what is between them would make them so, the files are copied.
 """
 
 import contextlib
+import errno
 import logging
 import os
+import shutil
+import stat
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -18,9 +25,10 @@ from resilient.errors import (
     NotSupportedError,
 )
 from resilient.policies import KeepPolicy
-from resilient.storage import directories, layout, shared_files
+from resilient.storage import directories, layout
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.manifest import ManifestError
+from resilient.storage.files import open_file, sync
+from resilient.storage.manifest import FileRecord, ManifestError, record
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +86,7 @@ class Pruner:
         """Those that can go: what they are between shares no file any more."""
         for older, newer in list(_new_neighbours(there, doomed)):
             try:
-                shared_files.separate(self._path(older), self._path(newer))
+                _separate(self._path(older), self._path(newer))
             except OSError as error:
                 logger.warning(
                     "%s and %s share a file that cannot be copied, so what is between "
@@ -137,3 +145,64 @@ def _file(path: str) -> tuple[int, ...] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _separate(older: Path, newer: Path) -> None:
+    """Give the newer checkpoint files of its own where it shares one with the older.
+
+    A kill leaves each of them shared or not; the bytes are the same.
+
+    Raises:
+        OSError: The file system failed, or a shared file is damaged.
+    """
+    shared = {(each.st_dev, each.st_ino) for _, each in _linked(older)}
+    if not shared:
+        return
+    records = _records(newer)
+    for path, found in list(_linked(newer)):
+        if (found.st_dev, found.st_ino) in shared:
+            inside = Path(path).relative_to(newer).as_posix()
+            _replace_by_copy(path, records.get(inside))
+
+
+def _records(directory: Path) -> Mapping[str, FileRecord]:
+    """What its files were when they were committed, if its manifest says."""
+    unknown = ManifestError, NotSupportedError, CheckpointReadError
+    with contextlib.suppress(*unknown):
+        return Checkpoint.read(directory).files
+    return {}
+
+
+def _replace_by_copy(path: str, expected: FileRecord | None) -> None:
+    folder, name = os.path.split(path)
+    beside = f"{path}.own"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(beside)  # a kill left it, or somebody put a link there
+    try:
+        with (
+            open(open_file(Path(folder), name), "rb", buffering=0) as source,
+            open(beside, "xb") as target,
+        ):
+            shutil.copyfileobj(source, target, 1 << 20)
+            target.flush()
+            os.fsync(target.fileno())
+            source.seek(0)
+            copied = record(source, os.fstat(target.fileno()).st_size)
+        if not (expected is None or copied.matches(expected)):
+            raise OSError(errno.EIO, "it does not match its checksum", path)
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
+    sync(folder)
+
+
+def _linked(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Files that have another name somewhere."""
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            path = os.path.join(parent, name)
+            found = os.lstat(path)
+            if found.st_nlink > 1 and stat.S_ISREG(found.st_mode):
+                yield path, found

@@ -16,13 +16,13 @@ import errno
 import json
 import os
 import stat
-import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from resilient.serialization.schema import SchemaError, from_json, parse
 from resilient.storage import directories, files, layout
+from resilient.storage.manifest import now
 
 Kind = Literal["damaged", "superseded", "discarded"]
 
@@ -51,11 +51,6 @@ class Entry:
 
     path: Path
     reason: Reason
-
-
-def now() -> str:
-    """The current time, in the format of all files of a checkpoint directory."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def move(path: Path, kind: Kind, text: str) -> Path:

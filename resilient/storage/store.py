@@ -13,20 +13,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from resilient._version import __version__
-from resilient.errors import (
-    CheckpointNotFoundError,
-    CheckpointReadError,
-    NotSupportedError,
-    printable,
-)
+from resilient.errors import CheckpointReadError, NotSupportedError, printable
 from resilient.policies import KeepPolicy
 from resilient.progress import Progress
 from resilient.storage import commit, layout, quarantine, refusals, signature
-from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
-from resilient.storage.file_record import FileRecord
-from resilient.storage.flush import GROWTH
+from resilient.storage.checkpoint import Checkpoint, DamageError
+from resilient.storage.commit import Staging
+from resilient.storage.files import GROWTH
 from resilient.storage.lock import DirectoryLock
-from resilient.storage.manifest import LIBRARY, Manifest, ManifestError
+from resilient.storage.manifest import LIBRARY, FileRecord, Manifest, ManifestError, now
 from resilient.storage.prune import Pruner
 from resilient.storage.recovery import recover, remove_stale_staging
 
@@ -121,12 +116,14 @@ class Store:
             return [str(error)]
 
     def load_newest(
-        self, reader: Reader[T], report: Callable[[str, str], None] | None = None
+        self,
+        read: Callable[[Checkpoint], T],
+        report: Callable[[str, str], None] | None = None,
     ) -> tuple[Checkpoint, T] | None:
         """The newest checkpoint that verifies; newer ones go to quarantine.
 
         Args:
-            reader: Reads it.
+            read: Reads it, verified.
             report: Called with the name of each that does not verify, and the reason.
 
         Returns:
@@ -142,7 +139,7 @@ class Store:
             refusals.require_target(self._path(step))
             try:
                 self._get_ready(step)
-                return self.try_to_load(step, reader)
+                return self.try_to_load(step, read)
             except (ManifestError, DamageError) as error:
                 reason = printable(str(error))
             failed[self._quarantine(step, reason)] = reason
@@ -156,7 +153,7 @@ class Store:
             raise refusals.none_intact(self.directory, failed)
         return None
 
-    def load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
+    def load(self, step: int, read: Callable[[Checkpoint], T]) -> tuple[Checkpoint, T]:
         """The checkpoint of a step, verified, and what was read.
 
         Raises:
@@ -166,11 +163,13 @@ class Store:
         recover(self.directory)
         checkpoint = self.read(step)
         try:
-            return checkpoint, checkpoint.load(reader)
+            return checkpoint, checkpoint.load(read)
         except DamageError as error:
             raise refusals.damaged(self._path(step), str(error)) from None
 
-    def try_to_load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
+    def try_to_load(
+        self, step: int, read: Callable[[Checkpoint], T]
+    ) -> tuple[Checkpoint, T]:
         """The checkpoint of a step, verified, and what was read; changes nothing.
 
         Raises:
@@ -178,7 +177,7 @@ class Store:
             DamageError: Another file is.
         """
         checkpoint = Checkpoint.read(self._path(step))
-        return checkpoint, checkpoint.load(reader)
+        return checkpoint, checkpoint.load(read)
 
     def read(self, step: int) -> Checkpoint:
         """The checkpoint of a step from its manifest alone; changes nothing.
@@ -189,60 +188,60 @@ class Store:
         """
         steps = self.steps()
         if step not in steps:
-            available = ", ".join(map(str, steps)) or "no checkpoint at all"
-            raise CheckpointNotFoundError(
-                f"There is no checkpoint of step {step} in {self}.",
-                received=f"step {step}",
-                hint=f"Choose one of the existing steps: {available}.",
-            )
+            raise refusals.missing(step, self, steps)
         refusals.require_target(self._path(step))
         try:
             return Checkpoint.read(self._path(step))
         except ManifestError as error:
             raise refusals.damaged(self._path(step), str(error)) from None
 
+    def staging(
+        self, progress: Progress, name: str | None = None
+    ) -> contextlib.AbstractContextManager[Staging]:
+        """Inside, a new directory is filled, sealed and committed; else it is removed.
+
+        Args:
+            progress: Where the run is.
+            name: The name of the directory, if others have to know it.
+
+        Raises:
+            CheckpointWriteError: If the file system fails.
+        """
+        path = self.directory / (name or layout.staging_name(progress.step))
+        return commit.staging(path, progress, small=self._small)  # as far as known
+
     def commit(
         self,
-        progress: Progress,
-        write: commit.Write,
+        staging: Staging,
+        files: Mapping[str, FileRecord],
         *,
         metrics: Mapping[str, float],
         finished: bool,
         environment: Mapping[str, str],
-        name: str | None = None,
-        others: Callable[[Path], dict[str, FileRecord]] | None = None,
     ) -> Checkpoint:
-        """Make a checkpoint out of what ``write`` puts into a directory.
+        """Make a checkpoint of a staging directory.
 
         A checkpoint of the same step is replaced, with never a moment without either.
 
         Args:
-            progress: Where the run is.
-            write: Fills the empty staging directory whose path it gets.
+            staging: The directory.
+            files: Its files, all of them on disk.
             metrics: The values that keep policies compare.
             finished: Whether the run is over.
             environment: Versions of the writing libraries, besides this one.
-            name: The name of the staging directory, if others have to know it.
-            others: Moves in what other processes wrote and flushed.
 
         Raises:
-            CheckpointWriteError: If the file system fails; the others are intact.
+            OSError: If the file system fails; ``staging`` explains it.
         """
-        staging = self.directory / (name or layout.staging_name(progress.step))
-
-        def manifest(place: Path, written: dict[str, FileRecord]) -> Manifest:
-            written |= {} if others is None else others(place)
-            now, by = quarantine.now(), {LIBRARY: __version__, **environment}
-            return Manifest(progress, finished, metrics, now, by, written).signed()
-
-        small = self._small  # as far as known
-        checkpoint = commit.commit(staging, progress, write, manifest, small=small)
+        by, progress = {LIBRARY: __version__, **environment}, staging.progress
+        made = Manifest(progress, finished, metrics, now(), by, files)
+        checkpoint = commit.publish(staging, made.signed())
         self._small = checkpoint.nbytes < GROWTH
         self._pruner.add(checkpoint)
-        if not self._settled:
+        if not self._settled and os.path.lexists(self.directory / layout.QUARANTINE):
             with contextlib.suppress(OSError):
                 quarantine.settle(self.directory)
-            self._settled = True
+        self._settled = True
         return checkpoint
 
     def prune(self, keep: KeepPolicy) -> list[int]:

@@ -6,15 +6,15 @@ is due, and stops training if that was requested.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import replace
 from typing import NoReturn
 
-from resilient.backends.base import Snapshot
+from resilient.backends import base
 from resilient.data.inputs import DataInputs
 from resilient.policies.monitored import MonitoredMetrics
 from resilient.progress import Progress
-from resilient.saving import choose, record
-from resilient.saving.committer import Save
+from resilient.saving import choose
+from resilient.saving.snapshot import Snapshot
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.stores import place
 from resilient.telemetry.events import read_events
@@ -56,8 +56,8 @@ class Attempt:
         self._consensus = BoundaryConsensus(session.group, self._saving, self._watch)
         self._settle, self._logged = settle, logged
         self._stopping = False  # agreed on by all processes
-        self._taken: record.PendingCheckpoint | None = None
-        self._uncommitted: Callable[[], None] | None = None
+        self._taken: Snapshot | None = None  # the last one, whose memory is reused
+        self._uncommitted: Snapshot | None = None  # waits for the next batch
         self._begun = False
         self._unsettled = True  # whether the state still changes with steps
 
@@ -152,7 +152,7 @@ class Attempt:
             not self._digests.wanted and self._consensus.nothing_to_do(progress)
         ):
             return
-        if self._digests.due(progress):
+        if self._digests.wanted and self._digests.due(progress):
             self._digest(progress, logs, in_epoch=True)
         self._watch.stop_unless_time(self._saving.slowest)
         decision = self._consensus.at(progress)
@@ -191,15 +191,15 @@ class Attempt:
             ValueError: ``keep`` monitors an unknown metric. This epoch is saved.
         """
         if logs:
-            self._tell(progress, logs)
+            self._record_metrics(progress, logs)
         unknown = self._monitored.error(logs, validates=validates)
         if unknown is not None:
             self._saving.save_without_pruning()
         self._witness.check(progress.step)
-        if self._uncommitted and self._taken:  # no batch followed
-            self._taken.release()
+        if self._uncommitted is not None:  # no batch followed
+            self._uncommitted.release()
         self._uncommitted = None
-        if self._digests.due(progress):
+        if self._digests.wanted and self._digests.due(progress):
             self._digest(progress, logs, in_epoch=False)
         if not finished:
             self._watch.stop_unless_time(self._saving.slowest)
@@ -236,46 +236,51 @@ class Attempt:
         in_epoch: bool,
         finished: bool = False,
     ) -> None:
-        self._digests.wait()  # what resumes from here does not record them again
-        before = None if self._taken is None else self._taken.snapshot
-        self._taken = self._snapshot(progress, logs, before, in_epoch=in_epoch)
+        if self._digests.wanted:
+            self._digests.wait()  # what resumes from here does not record them again
+        before = None if self._taken is None else self._taken.tensors
+        taken = self._snapshot(progress, logs, before, in_epoch=in_epoch)
         self._witness.check(progress.step)
         self._witness.saved()
-        metrics = {} if in_epoch else logs or {}
         if in_epoch and (newest := self._logged()):
-            self._tell(progress, newest)
-        save = Save(progress, metrics, finished, staging, self._saving.stalled())
-        self._uncommitted = partial(self._saving.save, save, self._taken)
+            self._record_metrics(progress, newest)
+        self._taken = self._uncommitted = replace(
+            taken,
+            metrics={} if in_epoch else logs or {},
+            finished=finished,
+            staging=staging,
+            stall=self._saving.stalled(),
+        )
 
     def _digest(
         self, progress: Progress, logs: Mapping[str, float] | None, *, in_epoch: bool
     ) -> None:
         spare = self._digests.spare()
         taken = self._snapshot(progress, logs, spare, in_epoch=in_epoch)
-        self._digests.add(progress, taken)
+        self._digests.add(taken)
 
     @collector.put_off()
     def _snapshot(
         self,
         progress: Progress,
         logs: Mapping[str, float] | None,
-        reuse: Snapshot | None,
+        reuse: base.Snapshot | None,
         *,
         in_epoch: bool,
-    ) -> record.PendingCheckpoint:
+    ) -> Snapshot:
         self._settle()
         positions, random = self._inputs.positions(in_epoch=in_epoch)
         return self._state.take(progress, positions, random, logs=logs, reuse=reuse)
 
-    def _tell(self, progress: Progress, logs: Mapping[str, float]) -> None:
+    def _record_metrics(self, progress: Progress, logs: Mapping[str, float]) -> None:
         self._session.events.emit("metrics", **progress.to_json(), logs=logs)
 
     def _commit(self) -> bool:
         """Commit the last snapshot, and return whether there was one."""
-        commit, self._uncommitted = self._uncommitted, None
-        if commit is not None:
-            commit()
-        return commit is not None
+        snapshot, self._uncommitted = self._uncommitted, None
+        if snapshot is not None:
+            self._saving.submit(snapshot)
+        return snapshot is not None
 
     def _stop(self) -> NoReturn:
         """End training, now that the snapshot of this moment is being written."""

@@ -73,7 +73,7 @@ class BoundaryConsensus:
         _require_same(said.pop("at"), here)
         decision = Decision(**said)
         if decision.save is not None:
-            self._saving.get_ready()
+            self._saving.finish_previous()
         if decision.stop is not None:
             self._watch.requests.ask_to_stop(decision.stop)
         return decision
@@ -95,7 +95,7 @@ class BoundaryConsensus:
 
     def _decide(self, progress: Progress, finished: bool) -> Decision:
         stop = self._watch.requests.stop
-        due = self._saving.begin_if_due(progress, must=finished or stop is not None)
+        due = self._saving.ready_to_save(progress, must=finished or stop is not None)
         staging = layout.staging_name(progress.step) if due else None
         return Decision(staging, None if stop is None else stop.reason)
 

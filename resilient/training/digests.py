@@ -2,12 +2,37 @@
 
 from typing import Any
 
-from resilient.backends.base import Snapshot
+from resilient.backends import base
 from resilient.progress import Progress
-from resilient.saving.record import PendingCheckpoint
+from resilient.saving.snapshot import Snapshot
 from resilient.saving.writer import BackgroundWriter
 from resilient.telemetry.events import Events
 from resilient.training import trial
+
+
+class DigestRecorder:
+    """Records digests of snapshots as events, on a writer's thread."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._names: tuple[str, ...] = ()  # of leaves, as recorded last
+
+    def process(self, snapshot: Snapshot) -> None:
+        """Record the digest of a snapshot, and free its memory."""
+        from resilient.saving.digest import digest
+
+        try:
+            found = digest(snapshot)
+        finally:
+            snapshot.release()
+        known, self._names = found.names == self._names, found.names
+        self._events.emit(
+            "digest",
+            **snapshot.progress.to_json(),
+            digest=found.whole,
+            leaves=found.leaves,
+            **({} if known else {"names": found.names}),
+        )
 
 
 class StateDigests:
@@ -27,15 +52,15 @@ class StateDigests:
         self._every, self._events = every, events
         self.wanted = every is not None
         self._last: Progress | None = None
-        self._writer = BackgroundWriter()
-        self._names: tuple[str, ...] = ()
-        self._spare: Snapshot | None = None
+        self._writer = BackgroundWriter[Snapshot](DigestRecorder(events))
+        self._spare: base.Snapshot | None = None
 
     def __enter__(self) -> "StateDigests":
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
-        self._writer.end(error)
+        with self._writer.closing(error):
+            self.wait()
 
     def start(self, progress: Progress) -> bool:
         """Training begins here; whether to record the start, as for a new run, once."""
@@ -49,7 +74,7 @@ class StateDigests:
         every = self._every
         return every is not None and progress.step // every > before.step // every
 
-    def spare(self) -> Snapshot | None:
+    def spare(self) -> base.Snapshot | None:
         """Memory for the next snapshot, once the last one is not looked at any more."""
         self.wait()
         return self._spare
@@ -58,27 +83,10 @@ class StateDigests:
         """Return when the last digest is recorded."""
         self._writer.wait()
 
-    def add(self, progress: Progress, content: PendingCheckpoint) -> None:
+    def add(self, snapshot: Snapshot) -> None:
         """Compute the digest of a snapshot, in the background, and record it."""
-        self._spare = content.snapshot
-
-        def job() -> None:
-            from resilient.saving.digest import digest
-
-            try:
-                found = digest(content)
-            finally:
-                content.release()
-            known, self._names = found.names == self._names, found.names
-            self._events.emit(
-                "digest",
-                **progress.to_json(),
-                digest=found.whole,
-                leaves=found.leaves,
-                **({} if known else {"names": found.names}),
-            )
-
-        self._writer.start(job)
+        self._spare = snapshot.tensors
+        self._writer.start(snapshot)
         trial.pause()
 
     def add_batch(self, progress: Progress, batch: Any) -> None:

@@ -22,8 +22,8 @@ from resilient.preemption.watch import Watch
 from resilient.progress import Progress
 from resilient.saving import choose, record
 from resilient.saving.checkpointer import Checkpointer
-from resilient.saving.committer import Committer
 from resilient.saving.record import Loaded
+from resilient.saving.writer import Committer
 from resilient.serialization.position import Positions
 from resilient.state import fingerprint, replicas
 from resilient.state.rng import kept_random_state
@@ -131,7 +131,7 @@ class Session:
             CorruptCheckpointError: There are checkpoints, but none is intact.
         """
         store, elsewhere = self.options.store, "backend" in self.options.allow
-        mine = record.reader(self.backend, self.part, elsewhere=elsewhere)
+        mine = record.PartReader(self.backend, self.part, elsewhere=elsewhere)
         asked, events = self.resume, self.events
         found = choose.choose_together(self.group, store, asked, mine, events)
         self.resumed = None if found is None else found[0].progress
@@ -195,5 +195,5 @@ def load(options: RunOptions, step: int | None, replicas: int) -> Loaded:
         replicas: The number of replicas of the model.
     """
     elsewhere = "backend" in options.allow
-    mine = record.reader(get_backend(), Part(0, 1, replicas), elsewhere=elsewhere)
+    mine = record.PartReader(get_backend(), Part(0, 1, replicas), elsewhere=elsewhere)
     return choose.to_look_at(options.store, step, mine)

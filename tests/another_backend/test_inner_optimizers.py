@@ -8,7 +8,7 @@ import pytest
 
 import resilient
 from resilient.backends import get_backend
-from resilient.saving.record import reader
+from resilient.saving.record import PartReader
 from resilient.storage.layout import committed_steps
 from resilient.storage.store import Store
 from resilient.training.fit.run import restore_model
@@ -31,7 +31,7 @@ def test_its_variables_are_made_before_they_are_compared(tmp_path):
         trained, x, x[:, :1], batch_size=4, verbose=0, checkpoint_dir=tmp_path
     )
     store, step = Store(tmp_path), committed_steps(tmp_path)[-1]
-    checkpoint, saved = store.load(step, reader(get_backend()))
+    checkpoint, saved = store.load(step, PartReader(get_backend()))
     counts = [v for v in saved.run.variables if v["path"].endswith("iteration")]
     assert len(counts) == 2
     other = "int32" if counts[0]["dtype"] == "int64" else "int64"

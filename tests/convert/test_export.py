@@ -344,11 +344,12 @@ def test_a_loop_is_exported(tmp_path):
 
 def test_replicas_are_merged_as_a_resume_in_one_process_would(tmp_path):
     """Counted values are added up, statistics averaged; see saving.reshard."""
-    from resilient.backends.base import ALONE
     from resilient.convert.export import export
     from resilient.progress import Progress
-    from resilient.saving import record
     from resilient.saving.run_json import VariablesRun
+    from resilient.saving.snapshot import NOWHERE, Snapshot
+    from resilient.saving.unchanged import Unchanged
+    from resilient.saving.writer import commit
     from resilient.storage.store import Store
 
     tensors = {
@@ -360,20 +361,14 @@ def test_replicas_are_merged_as_a_resume_in_one_process_would(tmp_path):
         {"name": name, "path": name[-4:], "shape": [], "dtype": "float32"}
         for name in ("trainable.0000.w", "non_trainable.0000.mean")
     ]
-    content = record.PendingCheckpoint(
+    snapshot = Snapshot(
         VariablesRun(variables=listed, replicas=2, tensors=[*tensors]),
-        record.NOWHERE,
+        NOWHERE,
         get_backend().snapshot(tensors),
-        ALONE,
+        Progress(1, 0, 1),
     )
     (tmp_path / "run").mkdir()
-    Store(tmp_path / "run").commit(
-        Progress(1, 0, 1),
-        lambda path: content.write(path, lambda: None),
-        metrics={},
-        finished=False,
-        environment=get_backend().versions(),
-    )
+    commit(Store(tmp_path / "run"), snapshot, get_backend().versions(), Unchanged())
     found = paths_and_arrays(export(tmp_path / "run", tmp_path / "x.safetensors"))
     assert {name: value.tolist() for name, value in found.items()} == {
         "00.w": [1, 2],

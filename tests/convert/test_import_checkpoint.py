@@ -249,7 +249,7 @@ def test_several_processes_are_refused(trained, tmp_path):
             as_backup(trained, tmp_path), model(), checkpoint_dir=tmp_path / "run"
         )
     with pytest.raises(NotSupportedError, match="resumed by a single process"):
-        checkpoint.load(record.reader(get_backend(), Part(0, 2, 2)))
+        checkpoint.load(record.PartReader(get_backend(), Part(0, 2, 2)))
 
 
 def test_a_backup_of_keras_itself(tmp_path):

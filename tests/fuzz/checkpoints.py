@@ -21,7 +21,7 @@ from support.manifests import resealed
 from resilient.backends import BACKENDS, get_backend
 from resilient.errors import ResilientError
 from resilient.saving.part_files import UNCHANGED, VARIABLES
-from resilient.saving.record import reader
+from resilient.saving.record import PartReader
 from resilient.storage.store import Store
 
 from . import formats, mutations, trees
@@ -69,7 +69,7 @@ def shared(files: Files) -> Files:
     backend = get_backend()
     with tempfile.TemporaryDirectory() as directory:
         step = lay_out(files, Path(directory))
-        _, saved = Store(step.parent).load(NUMBER, reader(backend))
+        _, saved = Store(step.parent).load(NUMBER, PartReader(backend))
         names = sorted(saved.tensors)
         arrays = {name: np.array(saved.tensors[name]) for name in names}
         shutil.rmtree(step / VARIABLES)
@@ -160,7 +160,7 @@ def _read_sealed(files: Files) -> None:
 def _elsewhere(files: Files) -> None:
     step = lay_out(files)
     seal(step, files)
-    reads = reader(get_backend(BACKEND), elsewhere=True)
+    reads = PartReader(get_backend(BACKEND), elsewhere=True)
     _, saved = Store(step.parent).load(NUMBER, reads)
     saved.positions()
 
@@ -184,7 +184,7 @@ def _unharmed(original: Files) -> Callable[[Files], None]:
 
 def _content(step: Path) -> tuple[Any, ...]:
     """All that is read of a checkpoint, comparable."""
-    _, saved = Store(step.parent).load(NUMBER, reader(get_backend(BACKEND)))
+    _, saved = Store(step.parent).load(NUMBER, PartReader(get_backend(BACKEND)))
     arrays = {name: np.asarray(each) for name, each in saved.tensors.items()}
     tensors = {n: (a.dtype.name, a.shape, a.tobytes()) for n, a in arrays.items()}
     return saved.run, saved.position, tensors

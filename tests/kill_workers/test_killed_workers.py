@@ -164,13 +164,8 @@ def test_killed_where_batches_and_variables_are_divided(
 
 
 # Every word, and every call, is killed without Keras in ``tests/saving/test_parts.py``.
-WORDS = (
-    "gather ready@2",
-    "broadcast ready@2",
-    "gather part@2",
-    "broadcast committed@2",
-)
-SOME_WORDS = {0: ("broadcast ready@2", "publish@2", "published@2"), 1: WORDS[1:3]}
+WORDS = ("gather part@2", "broadcast committed@2")
+SOME_WORDS = {0: ("gather part@2", "publish@2", "published@2"), 1: WORDS}
 ALL_WORDS = {0: (*WORDS, "publish@2", "published@2"), 1: WORDS}
 
 
@@ -344,7 +339,7 @@ def test_four_processes_are_killed_at_random(
 
 def random_point(dice: random.Random, victim: int, most: list[int]) -> str:
     number = dice.randint(1, 4)
-    words = ("broadcast boundary", "gather ready", "broadcast ready", "gather part")
+    words = ("broadcast boundary", "gather part", "broadcast committed")
     if victim == 0:
         words += ("publish", "published")
     return dice.choice(

@@ -55,7 +55,7 @@ TOPICS = {
     "callbacks-and-state": Topic(
         "Callbacks, objects and random state",
         "Something that should be saved or restored cannot be.",
-        "objects serialization state/rng training/inexact backends/arrays",
+        "objects serialization state/rng training/run_state backends/arrays",
     ),
     "custom-loops": Topic(
         "Custom training loops",
@@ -82,7 +82,7 @@ TOPICS = {
     "saving-and-disk": Topic(
         "Saving, disks and locks",
         "A checkpoint cannot be written, or the directory is in use.",
-        "storage saving/checkpointer saving/committer telemetry",
+        "storage saving/checkpointer saving/writer saving/snapshot telemetry",
     ),
     "object-stores": Topic(
         "Object stores",

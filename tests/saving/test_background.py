@@ -4,11 +4,11 @@ import logging
 import threading
 
 import pytest
-from test_checkpointer import Clock, FakeStore, PendingCheckpoint, at
+from test_checkpointer import Clock, FakeStore, at, snapshot
 
 from resilient import CheckpointWriteError, best, every, latest
 from resilient.saving.checkpointer import Checkpointer
-from resilient.saving.committer import Committer, Save
+from resilient.saving.writer import Committer
 from resilient.telemetry.events import Events, read_events
 
 pytestmark = pytest.mark.once
@@ -62,11 +62,11 @@ def begin(saving, step, **given):
     """Start a save, and return when it is under way."""
     store = saving._committer.store
     store.begun.clear()
-    content = PendingCheckpoint()
-    assert saving.begin_if_due(at(step))
-    saving.save(Save(at(step), **given), content)
+    taken = snapshot(at(step), **given)
+    assert saving.ready_to_save(at(step))
+    saving.submit(taken)
     assert store.begun.wait(60)
-    return content
+    return taken.tensors
 
 
 def end(saving):
@@ -81,10 +81,10 @@ def committed(store):
 def test_training_goes_on_while_one_thread_writes(make, store):
     """It keeps what it writes until that is written."""
     with make() as saving:
-        content = begin(saving, 1)
-        assert (committed(store), content.released) == ([], False)
+        tensors = begin(saving, 1)
+        assert (committed(store), tensors.released) == ([], False)
         end(saving)
-        assert (committed(store), content.released) == ([1], True)
+        assert (committed(store), tensors.released) == ([1], True)
         begin(saving, 2)
     first, second = store.threads
     assert first is second is not threading.main_thread()
@@ -98,12 +98,12 @@ def test_one_snapshot_is_in_flight_and_what_is_due_meanwhile_comes_later(
     """Saves are spaced out, which is said once."""
     with make() as saving, caplog.at_level(logging.INFO, "resilient"):
         begin(saving, 1)
-        assert not saving.begin_if_due(at(2))
-        assert not saving.begin_if_due(at(3))
+        assert not saving.ready_to_save(at(2))
+        assert not saving.ready_to_save(at(3))
         end(saving)
         store.go.clear()
         begin(saving, 4)
-        assert not saving.begin_if_due(at(5))
+        assert not saving.ready_to_save(at(5))
         store.go.set()
     (record,) = caplog.records
     line = record.getMessage()
@@ -123,19 +123,19 @@ def test_a_write_lets_training_get_ahead_unless_somebody_waits_for_it(
     saving = make()
     with saving:
         saving._last_now = -1e6
-        assert saving.begin_if_due(at(1))
-        saving.save(Save(at(1)), PendingCheckpoint())
+        assert saving.ready_to_save(at(1))
+        saving.submit(snapshot(at(1)))
         assert not store.begun.wait(0.2)
         saving.wait()
         assert committed(store) == [1]
         saving._last_now = -1e6
-        saving.save(Save(at(2)), PendingCheckpoint())
+        saving.submit(snapshot(at(2)))
         store.begun.clear()
-        assert not saving.begin_if_due(at(3))
+        assert not saving.ready_to_save(at(3))
         assert store.begun.wait(60)  # two are due: the disk is to be fast now
         saving.wait()
         saving._last_now = -1e6
-        saving.save(Save(at(4)), PendingCheckpoint())
+        saving.submit(snapshot(at(4)))
     assert committed(store) == [1, 2, 4]
 
 
@@ -144,20 +144,20 @@ def test_a_request_waits_for_its_turn(make, store):
         saving.request()
         begin(saving, 1)
         saving.request()
-        assert not saving.begin_if_due(at(2))
+        assert not saving.ready_to_save(at(2))
         end(saving)
-        assert saving.begin_if_due(at(3))
+        assert saving.ready_to_save(at(3))
 
 
 def test_the_end_of_a_run_is_waited_for(make, store):
     with make() as saving:
         begin(saving, 1)
         threading.Timer(0.2, store.go.set).start()
-        assert saving.begin_if_due(at(10), must=True)
+        assert saving.ready_to_save(at(10), must=True)
         assert committed(store) == [1]
         store.go.clear()
         threading.Timer(0.2, store.go.set).start()
-        saving.save(Save(at(10), finished=True), PendingCheckpoint())
+        saving.submit(snapshot(at(10), finished=True))
         assert committed(store) == [1, 10]
 
 
@@ -165,9 +165,9 @@ def test_ends_of_epochs_are_waited_for_where_the_best_is_kept(make, store):
     """Else the best epoch might be the one that was left out."""
     with make(keep=best(1, "loss")) as saving:
         begin(saving, 8)
-        assert not saving.begin_if_due(at(9))
+        assert not saving.ready_to_save(at(9))
         threading.Timer(0.2, store.go.set).start()
-        assert saving.begin_if_due(at(10))
+        assert saving.ready_to_save(at(10))
         assert committed(store) == [8]
 
 
@@ -180,12 +180,12 @@ def test_an_error_surfaces_at_the_next_batch(make, store):
     with make(every(steps=5)) as saving:
         failing(store)
         begin(saving, 5)
-        assert not saving.begin_if_due(at(6))
+        assert not saving.ready_to_save(at(6))
         store.go.set()
         saving._writer._job.exception()
         with pytest.raises(CheckpointWriteError, match="disk is full"):
-            saving.begin_if_due(at(7))
-        assert not saving.begin_if_due(at(8))
+            saving.ready_to_save(at(7))
+        assert not saving.ready_to_save(at(8))
         begin(saving, 10)
     assert committed(store) == [10]
 
@@ -203,7 +203,7 @@ def test_an_error_may_be_a_warning_in_the_log(make, store, caplog):
     with make(on_error="warn") as saving, caplog.at_level(logging.WARNING, "resilient"):
         begin(saving, 1)
         saving._writer._job.exception()
-        assert saving.begin_if_due(at(2))
+        assert saving.ready_to_save(at(2))
         begin(saving, 3)
     assert committed(store) == [3]
     assert caplog.text.count("Training continues: The disk is full.") == 1
@@ -255,5 +255,5 @@ def test_events_are_recorded_at_once_and_told_on_the_training_thread(
         saving._writer._job.exception()
         assert [event["event"] for event in read_events(tmp_path)] == ["saved"]
         assert told == []
-        saving.begin_if_due(at(1))
+        saving.ready_to_save(at(1))
         assert told == [("saved", 1, threading.main_thread())]

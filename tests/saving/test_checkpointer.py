@@ -5,6 +5,7 @@ What happens while one is being written is in ``test_background.py``.
 
 import itertools
 import logging
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,10 @@ import pytest
 from resilient import CheckpointWriteError, adaptive, best, every, latest
 from resilient.progress import Progress
 from resilient.saving.checkpointer import Checkpointer
-from resilient.saving.committer import Committer, Save
+from resilient.saving.run_json import VariablesRun
+from resilient.saving.snapshot import NOWHERE, Snapshot
+from resilient.saving.writer import Committer
+from resilient.storage.commit import Staging
 from resilient.telemetry.events import Events, read_events
 
 pytestmark = [pytest.mark.once, pytest.mark.waits]
@@ -50,13 +54,18 @@ class FakeStore:
     fails: list = field(default_factory=list)
     takes: float = 0.0
 
-    def commit(self, progress, write, *, metrics, finished, environment, name, others):
+    @contextmanager
+    def staging(self, progress, name=None):
+        with tempfile.TemporaryDirectory() as directory:
+            yield Staging(Path(directory), progress, None)
+
+    def commit(self, staging, files, *, metrics, finished, environment):
+        step = staging.progress.step
         self.clock.time += self.takes
         if self.fails:
             raise self.fails.pop()
-        write("staging")
-        self.commits.append((progress.step, dict(metrics), finished, environment))
-        return Made(progress.step)
+        self.commits.append((step, dict(metrics), finished, environment))
+        return Made(step)
 
     def prune(self, keep):
         self.prunes.append(keep)
@@ -104,31 +113,36 @@ def at(step, batches=10):
 
 
 @dataclass
-class PendingCheckpoint:
-    """What a checkpoint is made of, here nothing."""
+class Tensors:
+    """What a snapshot holds, here nothing."""
 
+    arrays: dict = field(default_factory=dict)
     written: list = field(default_factory=list)
     released: bool = False
 
-    def write(self, directory, ready, tensors):
+    def write(self, directory):
         assert not self.released
-        self.written.append(directory)
+        self.written.append(Path(directory).name)
 
     def release(self):
         self.released = True
 
 
+def snapshot(progress, **given):
+    return Snapshot(VariablesRun(), NOWHERE, Tensors(), progress, **given)
+
+
 def save(saving, progress, *, finished=False, **metrics):
-    content = PendingCheckpoint()
-    saving.save(Save(progress, metrics, finished), content)
-    return content
+    taken = snapshot(progress, metrics=metrics, finished=finished)
+    saving.submit(taken)
+    return taken.tensors
 
 
 def due_steps(saving, last=40, first=1):
     """Steps at which a run saves that asks after every batch."""
     found = []
     for step in range(first, last + 1):
-        if saving.begin_if_due(at(step)):
+        if saving.ready_to_save(at(step)):
             found.append(step)
             save(saving, at(step))
     return found
@@ -150,14 +164,14 @@ def test_intervals_count_from_where_a_run_was_resumed(make, clock):
     saving = make(every(steps=15) | every(seconds=60))
     clock.time += 100
     saving.start(at(14))
-    assert not saving.begin_if_due(at(14))
-    assert saving.begin_if_due(at(15))
+    assert not saving.ready_to_save(at(14))
+    assert saving.ready_to_save(at(15))
     save(saving, at(15))
-    assert not saving.begin_if_due(at(16))
+    assert not saving.ready_to_save(at(16))
     clock.time += 59
-    assert not saving.begin_if_due(at(17))
+    assert not saving.ready_to_save(at(17))
     clock.time += 1
-    assert saving.begin_if_due(at(17))
+    assert saving.ready_to_save(at(17))
 
 
 def test_auto_measures_the_first_save_and_says_what_follows(
@@ -168,7 +182,7 @@ def test_auto_measures_the_first_save_and_says_what_follows(
     saving, store.takes = make(adaptive(), say=said.append), 2.0
     for step in range(1, 300):
         clock.time += 1
-        if saving.begin_if_due(at(step, batches=1000)):
+        if saving.ready_to_save(at(step, batches=1000)):
             saved.append(step)
             save(saving, at(step, batches=1000))
     assert saved == [5, 5 + 118, 5 + 2 * 118]  # and 2 s of each interval are the write
@@ -213,7 +227,7 @@ def test_a_write_that_is_waited_for_is_no_hang(store, clock, tmp_path):
         say=lambda line: None,
         waiting=waiting,
     )
-    assert saving.begin_if_due(at(1))
+    assert saving.ready_to_save(at(1))
     save(saving, at(1), finished=True)
     assert inside[-1] == 1
     assert len(inside) == 2
@@ -223,11 +237,11 @@ def test_time_counts_from_the_last_snapshot(make, store, clock):
     """What a kill costs is what was trained since then."""
     saving, store.takes = make(every(seconds=60)), 45.0
     clock.time += 60
-    assert saving.begin_if_due(at(1))
+    assert saving.ready_to_save(at(1))
     save(saving, at(1))
-    assert not saving.begin_if_due(at(2))
+    assert not saving.ready_to_save(at(2))
     clock.time += 15
-    assert saving.begin_if_due(at(3))
+    assert saving.ready_to_save(at(3))
 
 
 def test_the_clock_may_stand_still_without_saves_in_a_row(make):
@@ -236,12 +250,12 @@ def test_the_clock_may_stand_still_without_saves_in_a_row(make):
 
 def test_a_request_is_due_once_whatever_the_policy_says(make):
     saving = make(every(steps=100))
-    assert not saving.begin_if_due(at(3))
+    assert not saving.ready_to_save(at(3))
     saving.request()
-    assert saving.begin_if_due(at(3))
-    assert saving.begin_if_due(at(4))  # until it is met
+    assert saving.ready_to_save(at(3))
+    assert saving.ready_to_save(at(4))  # until it is met
     save(saving, at(4))
-    assert not saving.begin_if_due(at(5))
+    assert not saving.ready_to_save(at(5))
 
 
 def test_a_request_counts_as_the_last_save(make, clock):
@@ -250,16 +264,16 @@ def test_a_request_counts_as_the_last_save(make, clock):
     saving.request()
     save(saving, at(5))
     clock.time += 50
-    assert not saving.begin_if_due(at(6))
+    assert not saving.ready_to_save(at(6))
     clock.time += 10
-    assert saving.begin_if_due(at(7))
+    assert saving.ready_to_save(at(7))
 
 
 def test_several_steps_at_once_miss_no_multiple(make):
     saving = make(every(steps=5))
     found = []
     for step in range(4, 41, 4):
-        if saving.begin_if_due(at(step)):
+        if saving.ready_to_save(at(step)):
             found.append(step)
             save(saving, at(step))
     assert found == [8, 12, 16, 20, 28, 32, 36, 40]
@@ -272,9 +286,9 @@ def test_a_save_commits_prunes_and_tells(make, store, clock, tmp_path):
     events, store.takes = [], 2.5
     keep = latest(2) | best(1, "loss")
     saving = make(every(steps=5), keep=keep, on_event=events.append)
-    content = save(saving, at(25), finished=True, loss=0.5)
-    assert content.written == ["staging"]
-    assert content.released
+    tensors = save(saving, at(25), finished=True, loss=0.5)
+    assert tensors.written == ["variables"]
+    assert tensors.released
     assert store.commits == [(25, {"loss": 0.5}, True, {"keras": "3"})]
     assert store.prunes == [keep]
     (event,) = read_events(tmp_path)
@@ -312,20 +326,20 @@ def test_a_failed_save_may_be_a_warning_in_the_log(make, store, tmp_path, caplog
 def test_a_failed_request_is_tried_again_when_the_policy_says(make, store):
     saving, store.fails = make(every(steps=10), on_error="warn"), [failure()]
     saving.request()
-    assert saving.begin_if_due(at(3))
+    assert saving.ready_to_save(at(3))
     save(saving, at(3))
-    assert not saving.begin_if_due(at(4))
-    assert saving.begin_if_due(at(10))
+    assert not saving.ready_to_save(at(4))
+    assert saving.ready_to_save(at(10))
 
 
 def test_a_failed_save_makes_time_count_anew(make, store, clock):
     saving, store.fails = make(every(seconds=60), on_error="warn"), [failure()]
     clock.time += 60
-    assert saving.begin_if_due(at(1))
+    assert saving.ready_to_save(at(1))
     save(saving, at(1))
-    assert not saving.begin_if_due(at(2))  # not after each batch on a full disk
+    assert not saving.ready_to_save(at(2))  # not after each batch on a full disk
     clock.time += 60
-    assert saving.begin_if_due(at(3))
+    assert saving.ready_to_save(at(3))
 
 
 @pytest.mark.parametrize("on_error", ["raise", "warn"])
@@ -354,6 +368,7 @@ def test_a_failed_prune_keeps_the_checkpoint_and_is_told(
 def test_what_is_due_does_not_depend_on_how_often_one_asks(make):
     saving = make(every(steps=7) | every(epochs=1))
     answers = [
-        saving.begin_if_due(at(step)) for step, _ in itertools.product([6, 7, 10], "ab")
+        saving.ready_to_save(at(step))
+        for step, _ in itertools.product([6, 7, 10], "ab")
     ]
     assert answers == [False, False, True, True, True, True]

@@ -9,14 +9,17 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from support.checkpoint_samples import commit as commit_files
 
 from resilient.backends import get_backend
 from resilient.backends.base import Part
 from resilient.progress import Progress
-from resilient.saving import record
 from resilient.saving.compare.compare import Tensor, compare
 from resilient.saving.compare.distance import Distance, distance
 from resilient.saving.run_json import VariablesRun
+from resilient.saving.snapshot import NOWHERE, Snapshot
+from resilient.saving.unchanged import Unchanged
+from resilient.saving.writer import commit
 from resilient.storage.store import Store
 
 RELEASED = Path(__file__).parents[1] / "released" / "schema-1"
@@ -38,7 +41,9 @@ def saved(directory, tensors, step=STEP, paths=None):
         for name, array in tensors.items()
     ]
     run = VariablesRun(variables=variables, tensors=sorted(tensors))
-    record.commit(store, Progress(step, 0, step), run, tensors, get_backend())
+    taken = get_backend().snapshot(tensors)
+    snapshot = Snapshot(run, NOWHERE, taken, Progress(step, 0, step))
+    commit(store, snapshot, get_backend().versions(), Unchanged())
     return store
 
 
@@ -210,6 +215,8 @@ def saved_by_two(directory, second):
         {f"{own}1": np.array(second, np.float32)},
     ]
 
+    at = Progress(STEP, 0, STEP)
+
     def write(staging):
         for index, tensors in enumerate(of_parts):
             names = sorted(tensors)
@@ -217,16 +224,11 @@ def saved_by_two(directory, second):
             part = Part(index, 2, 2, frozenset(n for n in names if n.startswith(own)))
             taken = backend.snapshot(tensors)
             with tempfile.TemporaryDirectory() as beside:
-                record.PendingCheckpoint(run, record.NOWHERE, taken, part).write(beside)
+                snapshot = Snapshot(run, NOWHERE, taken, at, part)
+                taken.write(snapshot.write_state(beside), part)
                 shutil.copytree(beside, staging, dirs_exist_ok=True)
 
-    store.commit(
-        Progress(STEP, 0, STEP),
-        write,
-        metrics={},
-        finished=False,
-        environment=backend.versions(),
-    )
+    commit_files(store, at, write, environment=backend.versions())
     return store
 
 

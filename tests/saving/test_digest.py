@@ -6,11 +6,13 @@ import pytest
 
 from resilient import NotSupportedError
 from resilient.backends.arrays import HeldSnapshot, Shards
+from resilient.progress import Progress
 from resilient.saving.digest import differing, digest, of_batch
-from resilient.saving.record import NOWHERE, PendingCheckpoint
 from resilient.saving.run_json import VariablesRun
+from resilient.saving.snapshot import NOWHERE, Snapshot
 from resilient.serialization.json_values import encode
 
+START = Progress(0, 0, 0)
 LARGE = np.zeros((64, 64), "float32")  # NumPy shortens its text
 
 
@@ -22,7 +24,7 @@ def changed(array):
 
 def whole(value):
     held = HeldSnapshot({"x": value}, lambda *_: None, lambda held: held)
-    return digest(PendingCheckpoint(VariablesRun(), NOWHERE, held)).whole
+    return digest(Snapshot(VariablesRun(), NOWHERE, held, START)).whole
 
 
 def cut(*pieces):
@@ -54,7 +56,7 @@ def test_how_the_position_of_the_data_is_told_does_not_count():
         arrays = {}
         position = encode({"ahead": ahead}, arrays, "data")
         held = HeldSnapshot(arrays, lambda *_: None, lambda held: held)
-        return digest(PendingCheckpoint(VariablesRun(), position, held))
+        return digest(Snapshot(VariablesRun(), position, held, START))
 
     one, other = told(LARGE), told(changed(LARGE))
     assert one.whole == other.whole

@@ -18,6 +18,7 @@ from resilient.backends import get_backend
 from resilient.saving import record
 from resilient.saving.checkpointer import Checkpointer
 from resilient.saving.run_json import encoded
+from resilient.saving.snapshot import Snapshot
 from resilient.storage.store import Store
 from resilient.telemetry.events import read_events
 from resilient.telemetry.goodput import goodput
@@ -77,24 +78,24 @@ def net(**compiling):
     )
 
 
-def copies(content):
+def copies(snapshot):
     """What is to be written, in memory that nothing else knows."""
     arrays = {
         name: np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape)
-        for name, array in content.snapshot.arrays.items()
+        for name, array in snapshot.tensors.arrays.items()
     }
-    return arrays, json.dumps(encoded(content.run)), json.dumps(content.position)
+    return arrays, json.dumps(encoded(snapshot.run)), json.dumps(snapshot.position)
 
 
 def write_after(monkeypatch, wait):
     """Let each write begin when ``wait`` returns."""
-    write = record.PendingCheckpoint.write
+    write = Snapshot.write_state
 
-    def late(self, directory, ready, tensors):
+    def late(self, directory):
         wait()
-        return write(self, directory, ready, tensors)
+        return write(self, directory)
 
-    monkeypatch.setattr(record.PendingCheckpoint, "write", late)
+    monkeypatch.setattr(Snapshot, "write_state", late)
 
 
 def compiled():
@@ -108,13 +109,13 @@ def test_a_checkpoint_is_of_its_step_whatever_is_trained_meanwhile(
     jit, tmp_path, monkeypatch
 ):
     """Byte for byte: tensors, callbacks, data; written when training is far ahead."""
-    taken, save = {}, Checkpointer.save
+    taken, submit = {}, Checkpointer.submit
 
-    def keep_copies(self, about, content):
-        taken[about.progress.step] = copies(content)
-        save(self, about, content)
+    def keep_copies(self, snapshot):
+        taken[snapshot.progress.step] = copies(snapshot)
+        submit(self, snapshot)
 
-    monkeypatch.setattr(Checkpointer, "save", keep_copies)
+    monkeypatch.setattr(Checkpointer, "submit", keep_copies)
     write_after(monkeypatch, lambda: batches.wait_for(LEAD))
     for epochs in (9, 36, 144):  # on a slow disk so many that it takes three meanwhile
         taken.clear()
@@ -139,7 +140,7 @@ def test_a_checkpoint_is_of_its_step_whatever_is_trained_meanwhile(
     assert max(taken) == epochs * fitting.STEPS
     previous = None
     for checkpoint in found:
-        read = record.reader(get_backend()).read(checkpoint)
+        read = record.PartReader(get_backend())(checkpoint)
         arrays, run, position = taken[checkpoint.step]
         assert sorted(read.tensors) == sorted(arrays)
         for name, array in arrays.items():
@@ -184,14 +185,14 @@ def test_a_slow_disk_does_not_stop_the_training(tmp_path, monkeypatch, caplog):
     fitting.assert_equal(plain, net)
 
 
-def full(self, directory, ready, tensors):
+def full(self, directory):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_full_disk_stops_the_training_at_the_next_batch(tmp_path, monkeypatch):
     """Not only in a log, and not only at the end."""
     batches = Batches()
-    monkeypatch.setattr(record.PendingCheckpoint, "write", full)
+    monkeypatch.setattr(Snapshot, "write_state", full)
     slow = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: time.sleep(0.05)
     )
@@ -203,7 +204,7 @@ def test_a_full_disk_stops_the_training_at_the_next_batch(tmp_path, monkeypatch)
 
 
 def test_a_full_disk_is_told_at_the_end_of_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(record.PendingCheckpoint, "write", full)
+    monkeypatch.setattr(Snapshot, "write_state", full)
     with pytest.raises(CheckpointWriteError, match="step 6"):
         fitting.fit(fitting.model(), tmp_path, epochs=1)
 

@@ -15,10 +15,13 @@ from resilient.errors import (
     NotSupportedError,
 )
 from resilient.progress import Progress
-from resilient.saving import part_files
+from resilient.saving import snapshot
 from resilient.saving.choose import choose_together
-from resilient.saving.record import NOWHERE, PendingCheckpoint, SavedState, reader
+from resilient.saving.record import PartReader, SavedState
 from resilient.saving.run_json import ImportRun, LoopRun, VariablesRun
+from resilient.saving.snapshot import NOWHERE, Snapshot
+from resilient.saving.unchanged import Unchanged
+from resilient.saving.writer import commit
 from resilient.serialization import rng
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import DataPosition, Positions, TrainingPosition
@@ -38,7 +41,10 @@ class Tensors:
 
     name = "torch"
 
-    def write(self, directory, part):
+    def __init__(self):
+        self.arrays = {}
+
+    def write(self, directory):
         Path(directory, "names").write_text("loop.0 a")
 
     def read(self, directory, part):
@@ -50,11 +56,8 @@ BACKEND = Tensors()
 
 
 def save(store, step, run=RUN, **environment):
-    content = PendingCheckpoint(run, NOWHERE, BACKEND)
-    progress = Progress(step, 0, step)
-    store.commit(
-        progress, content.write, metrics={}, finished=False, environment=environment
-    )
+    taken = Snapshot(run, NOWHERE, BACKEND, Progress(step, 0, step))
+    commit(store, taken, environment, Unchanged())
     return store.directory / f"step-{step:08d}"
 
 
@@ -67,7 +70,7 @@ def store(tmp_path):
 
 
 def newest(store):
-    return store.load_newest(reader(BACKEND))
+    return store.load_newest(PartReader(BACKEND))
 
 
 def test_a_checkpoint_is_read(store):
@@ -206,9 +209,9 @@ def test_what_is_malformed_is_damage_and_the_one_before_is_used(store, name, con
     manifests.replace(path, name, content)
     assert store.problems(20) == []
     with pytest.raises(CorruptCheckpointError, match="step 20 is damaged"):
-        store.load(20, reader(BACKEND))
+        store.load(20, PartReader(BACKEND))
     reports = []
-    checkpoint, _ = store.load_newest(reader(BACKEND), lambda *x: reports.append(x))
+    checkpoint, _ = store.load_newest(PartReader(BACKEND), lambda *x: reports.append(x))
     assert checkpoint.step == 10
     ((_, reason),) = reports
     assert "\n" not in reason
@@ -229,7 +232,7 @@ def test_a_file_that_became_a_link_after_it_was_verified_is_not_followed(store):
     path.rename(store.directory / "elsewhere")
     path.symlink_to(store.directory / "elsewhere")
     with pytest.raises(CorruptCheckpointError, match="symbolic link"):
-        reader(BACKEND).read(store.checkpoints()[-1])
+        PartReader(BACKEND)(store.checkpoints()[-1])
 
 
 def test_where_none_is_readable_the_error_says_why(tmp_path):
@@ -286,7 +289,7 @@ def test_a_position_counts_from_0(change):
     ],
 )
 def test_what_could_not_be_read_back_is_not_saved(tmp_path, monkeypatch, run, why):
-    monkeypatch.setattr(part_files, "JSON_BYTES", 2000)
+    monkeypatch.setattr(snapshot, "JSON_BYTES", 2000)
     with pytest.raises(NotSupportedError, match=r"run\.json could not be") as caught:
         save(Store(tmp_path), 10, run)
     assert why in str(caught.value)
@@ -314,7 +317,7 @@ def test_several_processes_use_the_one_before_together(store, tmp_path, other):
     if other is None:
         manifests.replace(store.directory / "step-00000020", "run.json", b"{}")
     group = Two(other)
-    found = choose_together(group, store, "auto", reader(BACKEND), Events(tmp_path))
+    found = choose_together(group, store, "auto", PartReader(BACKEND), Events(tmp_path))
     assert found[0].step == 10
     assert group.tried == [20, 10, None]
 

@@ -3,17 +3,32 @@
 Nothing trains here; that a training resumes is shown in ``tests/kill_workers``.
 """
 
+import errno
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
+from typing import Any
 
 import pytest
-from support.saving_together import LAST, attempt, committed, left
+from support.saving_together import LAST, Member, Tensors, attempt, committed, left
+
+from resilient.backends.base import Part
+from resilient.errors import CheckpointWriteError, ResilientError
+from resilient.policies import latest
+from resilient.progress import Progress
+from resilient.saving.run_json import VariablesRun
+from resilient.saving.snapshot import NOWHERE, Snapshot
+from resilient.saving.writer import Committer
+from resilient.storage import layout
+from resilient.storage.store import Store
+from resilient.telemetry.events import Events
 
 pytestmark = pytest.mark.once
 
 KILLED = -signal.SIGKILL
 # Around a word of process 0 and of another, and around the rename that commits.
-WORDS = ("gather ready", "broadcast ready", "gather part", "broadcast committed")
+WORDS = ("gather part", "broadcast committed")
 PLACES = {0: (*WORDS, "publish", "published"), 1: WORDS, 2: WORDS}
 
 
@@ -80,3 +95,56 @@ def test_killed_again_and_again(victim: int, tmp_path: Path):
     for place in PLACES[victim]:
         assert kill(tmp_path, 2, victim, f"{place}@1")
     check(tmp_path, 2)
+
+
+# Without a kill. ------------------------------------------------------------------
+
+
+class Full(Tensors):
+    """Tensors for which there is no space."""
+
+    def write(self, directory: str, part: Part) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def errors(
+    directory: Path, tensors: list[Tensors], step: int = 1
+) -> list[Exception | None]:
+    """What each of two processes, here threads, raises as they save together."""
+    up, down = Queue[Any](), Queue[Any]()
+    name = layout.staging_name(step)
+
+    def save(index: int) -> Exception | None:
+        events = Events(directory, process=index)
+        member = Member(index, up, down)
+        committer = Committer(Store(directory), latest(2), events, {}, member)
+        mine = tensors[index], Progress(step, 0, step), Part(index, 2)
+        try:
+            committer.process(Snapshot(VariablesRun(), NOWHERE, *mine, staging=name))
+        except Exception as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(save, range(2)))
+
+
+def test_processes_with_different_weights_save_nothing(tmp_path: Path):
+    """Both get the same error, and what was there stays."""
+    assert errors(tmp_path, [Tensors(1, 0), Tensors(1, 1)]) == [None, None]
+    found = errors(tmp_path, [Tensors(2, 0), Tensors(3, 1)], step=2)
+    assert {type(error) for error in found} == {ResilientError}
+    assert len({str(error) for error in found}) == 1
+    assert "ranks [1] differ from the ranks before them" in str(found[0])
+    assert layout.committed_steps(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("full", [0, 1])
+def test_where_one_cannot_write_none_commits(full: int, tmp_path: Path):
+    both: list[Tensors] = [Tensors(1, 0), Tensors(1, 1)]
+    both[full] = Full(1, full)
+    found = errors(tmp_path, both)
+    assert {type(error) for error in found} == {CheckpointWriteError}
+    assert all("No space left on device" in str(error) for error in found)
+    assert ("In process 1 of 2" in str(found[0])) == (full == 1)
+    assert [path.name for path in tmp_path.glob("step-*")] == []

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from resilient import CorruptCheckpointError
-from resilient.saving.record import NOWHERE, SavedState
+from resilient.saving.record import SavedState
 from resilient.saving.run_json import (
     ImportRun,
     LoopRun,
@@ -13,6 +13,7 @@ from resilient.saving.run_json import (
     decoded,
     encoded,
 )
+from resilient.saving.snapshot import NOWHERE
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.serialization.schema import SchemaError

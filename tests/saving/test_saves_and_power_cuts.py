@@ -17,6 +17,9 @@ from resilient.backends import get_backend
 from resilient.policies import latest
 from resilient.progress import Progress
 from resilient.saving import record
+from resilient.saving.snapshot import NOWHERE, Snapshot
+from resilient.saving.unchanged import Unchanged
+from resilient.saving.writer import commit
 from resilient.storage.store import Store
 from resilient.telemetry import heartbeat
 from resilient.telemetry.events import read_events
@@ -70,19 +73,25 @@ def tensors(state):
     return {name: np.asarray(tensor) for name, tensor in state.tensors.items()}
 
 
+def save(store, progress, run, arrays):
+    backend = get_backend()
+    snapshot = Snapshot(run, NOWHERE, backend.snapshot(arrays), progress)
+    commit(store, snapshot, backend.versions(), Unchanged())
+
+
 def replace_newest(store):
     """Save its step once more, with other tensors."""
     backend = get_backend()
-    checkpoint, state = store.load_newest(record.reader(backend))
+    checkpoint, state = store.load_newest(record.PartReader(backend))
     arrays = {name: np.flip(array).copy() for name, array in tensors(state).items()}
-    record.commit(store, checkpoint.progress, state.run, arrays, backend)
+    save(store, checkpoint.progress, state.run, arrays)
 
 
 def recover_and_save(directory, promise):
     """Every tensor is read, and saved once more."""
     backend = get_backend()
-    store = recovered(directory, promise, record.reader(backend))
-    found = store.load_newest(record.reader(backend))
+    store = recovered(directory, promise, record.PartReader(backend))
+    found = store.load_newest(record.PartReader(backend))
     heartbeat.last_words(directory)
     rollback.read(directory)
     list(read_events(directory))
@@ -90,9 +99,9 @@ def recover_and_save(directory, promise):
         return
     checkpoint, state = found
     progress = Progress(checkpoint.step + 1, 0, checkpoint.step + 1)
-    record.commit(store, progress, state.run, tensors(state), backend)
+    save(store, progress, state.run, tensors(state))
     store.prune(latest(1))
-    again, read = store.load_newest(record.reader(backend))
+    again, read = store.load_newest(record.PartReader(backend))
     assert again.step == progress.step
     assert as_bytes(read) == as_bytes(state)
 

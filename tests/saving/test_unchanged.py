@@ -9,6 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from support.checkpoint_samples import commit
 from support.killed_fit import assert_same, ended
 from support.shared_files import share_files_of_small_tensors
 
@@ -70,7 +71,7 @@ class Run:
 
 
 def reader():
-    return record.reader(resilient.backends.get_backend())
+    return record.PartReader(resilient.backends.get_backend())
 
 
 @pytest.fixture
@@ -418,7 +419,8 @@ def test_a_tensor_that_is_there_twice_is_damage(run):
 
     store = Store(run.directory)
     checkpoint = store.read(4)
-    store.commit(
+    commit(
+        store,
         checkpoint.progress,
         write,
         metrics={},

@@ -20,9 +20,7 @@ from support.checkpoint_samples import (
 
 from resilient.errors import CheckpointReadError, CorruptCheckpointError
 from resilient.policies import latest
-from resilient.storage.checkpoint import Reader
-from resilient.storage.file_record import record
-from resilient.storage.manifest import Manifest, ManifestError
+from resilient.storage.manifest import Manifest, ManifestError, record
 from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once
@@ -135,7 +133,7 @@ def test_a_manifest_that_is_missing_is_named(tmp_path):
     store = filled(tmp_path, 10)
     (tmp_path / "step-00000010" / "manifest.json").unlink()
     with pytest.raises(ManifestError, match=r"^manifest\.json is missing$"):
-        store.try_to_load(10, Reader(lambda checkpoint: checkpoint.step))
+        store.try_to_load(10, lambda checkpoint: checkpoint.step)
 
 
 def test_a_manifest_cut_off_anywhere_is_none(tmp_path):

@@ -13,6 +13,7 @@ from support.checkpoint_samples import (
     RAM,
     at_call,
     before_disk_calls,
+    commit,
     filled,
     holds,
     leftovers,
@@ -104,9 +105,7 @@ def test_a_device_that_is_really_full(tmp_path):
             device.write(b"x")
 
     with pytest.raises(CheckpointWriteError, match=r"ENOSPC[^$]*Free some space"):
-        store.commit(
-            Progress(30, 3, 0), write, metrics={}, finished=False, environment={}
-        )
+        commit(store, Progress(30, 3, 0), write)
     assert usable(tmp_path, newest={20})
 
 
@@ -142,9 +141,7 @@ def test_a_directory_that_disappears_and_is_made_anew_by_the_backend(tmp_path):
         Path(staging, "variables").mkdir(parents=True)
 
     with pytest.raises(CheckpointWriteError, match="Something removed the directory"):
-        store.commit(
-            Progress(20, 2, 0), write, metrics={}, finished=False, environment={}
-        )
+        commit(store, Progress(20, 2, 0), write)
     assert store.checkpoints() == []
 
 
@@ -196,9 +193,7 @@ def test_a_full_disk_is_recognised_however_it_is_dressed_up(tmp_path, kind):
         raise original
 
     with pytest.raises(CheckpointWriteError) as caught:
-        store.commit(
-            Progress(30, 3, 0), write, metrics={}, finished=False, environment={}
-        )
+        commit(store, Progress(30, 3, 0), write)
     assert caught.value.__cause__ is original
     assert leftovers(tmp_path) == []
 
@@ -213,21 +208,13 @@ def test_an_error_after_a_fruitless_look_for_a_file_is_not_the_disks(tmp_path):
             raise TypeError("a bug")  # noqa: B904
 
     with pytest.raises(TypeError, match="a bug"):
-        Store(tmp_path).commit(
-            Progress(1, 0, 1), write, metrics={}, finished=False, environment={}
-        )
+        commit(Store(tmp_path), Progress(1, 0, 1), write)
 
 
 def test_what_is_asked_for_after_a_failed_save_is_the_one_before(tmp_path):
     store = filled(tmp_path, 20)
     failing = before_disk_calls(at_call(3, fail(errno.ENOSPC)))
     with pytest.raises(CheckpointWriteError), failing:
-        store.commit(
-            Progress(30, 3, 0),
-            writer(30),
-            metrics={},
-            finished=False,
-            environment={},
-        )
+        commit(store, Progress(30, 3, 0), writer(30))
     with pytest.raises(CheckpointNotFoundError, match="20"):
         verified(store, 30)

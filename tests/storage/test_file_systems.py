@@ -17,6 +17,7 @@ from support.checkpoint_kills import (
     try_lock,
 )
 from support.checkpoint_samples import (
+    commit,
     filled,
     holds,
     leftovers,
@@ -28,7 +29,7 @@ from support.checkpoint_samples import (
 
 from resilient.errors import DirectoryInUseError, NotSupportedError
 from resilient.policies import latest
-from resilient.storage import file_system, files
+from resilient.storage import directories, files
 from resilient.storage.layout import committed_steps
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.recovery import remove_stale_staging
@@ -139,7 +140,7 @@ def test_checkpoints_that_an_image_brought_are_like_others(tmp_path, monkeypatch
         monkeypatch, "rename", errno.EXDEV, when=lambda path: str(path) in below
     )
     with DirectoryLock(tmp_path):
-        assert file_system.renames_directories(tmp_path)
+        assert directories.renames_directories(tmp_path)
         (tmp_path / "step-00000040" / "run.json").write_bytes(b"")
         assert newest_good(store).step == 30
         assert os.path.isdir(tmp_path / "quarantine" / "step-00000040-1")
@@ -161,13 +162,7 @@ def test_a_save_that_fails_in_place_leaves_the_former_one(tmp_path, monkeypatch)
 
         for checkpoint in store.checkpoints()[::-1]:
             with pytest.raises(ZeroDivisionError):
-                store.commit(
-                    checkpoint.progress,
-                    fails,
-                    metrics={},
-                    finished=False,
-                    environment={},
-                )
+                commit(store, checkpoint.progress, fails)
             assert steps(store) == [10, 20]
             assert holds(newest_good(store, pytest.fail))
     usable(tmp_path, newest={20})
@@ -177,9 +172,9 @@ def test_a_save_that_fails_in_place_leaves_the_former_one(tmp_path, monkeypatch)
 def test_a_mount_that_renames_file_by_file_is_known_by_its_kind(
     tmp_path, monkeypatch, kind
 ):
-    monkeypatch.setattr(file_system, "_kind", lambda directory: kind)
+    monkeypatch.setattr(directories, "_kind", lambda directory: kind)
     with DirectoryLock(tmp_path):
-        assert file_system.renames_directories(tmp_path) == (kind != "fuse.s3fs")
+        assert directories.renames_directories(tmp_path) == (kind != "fuse.s3fs")
     assert os.listdir(tmp_path) == ["lock"]
 
 
@@ -201,7 +196,7 @@ def test_a_directory_whose_sync_fails_is_an_error(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("number", UNABLE)
-def test_a_file_system_that_cannot_replace_files_is_refused(
+def test_a_directories_that_cannot_replace_files_is_refused(
     tmp_path, monkeypatch, number
 ):
     lacking.refuse(monkeypatch, "replace", number, when=lambda path: True)
@@ -219,7 +214,7 @@ def test_a_disk_that_is_full_at_the_start_is_not_taken_for_one_that_lacks_someth
         monkeypatch, "mkdir", errno.ENOSPC, when=lambda path: "probe" in str(path)
     )
     with DirectoryLock(tmp_path):
-        assert file_system.renames_directories(tmp_path)
+        assert directories.renames_directories(tmp_path)
 
 
 @pytest.fixture

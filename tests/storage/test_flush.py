@@ -6,10 +6,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.checkpoint_samples import commit
 
 from resilient.errors import CheckpointWriteError
 from resilient.progress import Progress
-from resilient.storage import flush
+from resilient.storage.files import Flush
 from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once
@@ -37,9 +38,11 @@ def write_slowly(directory, name, pieces, size):
 
 def test_what_grows_is_flushed_and_the_rest_is_not(tmp_path, flushed):
     (tmp_path / "inner").mkdir()
-    with ThreadPoolExecutor(1) as beside, flush.flushed_meanwhile(tmp_path, beside):
+    with ThreadPoolExecutor(1) as beside:
+        flush = Flush(tmp_path, beside)
         write_slowly(tmp_path, "small", 4, 1 << 10)
         write_slowly(tmp_path / "inner", "large", 4, 9 << 20)
+        flush.finish()
     assert list(flushed) == ["large"]
     assert flushed["large"] == sorted(set(flushed["large"]))
     assert len(flushed["large"]) >= 2
@@ -60,20 +63,5 @@ def test_a_flush_that_fails_fails_the_save(tmp_path, monkeypatch):
             time.sleep(0.1)
 
     with pytest.raises(CheckpointWriteError, match="EIO"):
-        Store(tmp_path).commit(
-            Progress(1, 0, 1),
-            write,
-            metrics={},
-            finished=False,
-            environment={},
-        )
+        commit(Store(tmp_path), Progress(1, 0, 1), write)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_error_of_the_body_passes(tmp_path):
-    with (
-        pytest.raises(KeyError),
-        ThreadPoolExecutor(1) as beside,
-        flush.flushed_meanwhile(tmp_path, beside),
-    ):
-        raise KeyError

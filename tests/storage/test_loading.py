@@ -7,12 +7,12 @@ import os
 import numpy as np
 import pytest
 from support import fitting
-from support.checkpoint_samples import filled
+from support.checkpoint_samples import commit, filled
 
 from resilient.errors import CorruptCheckpointError, UntrustedCheckpointError
 from resilient.progress import Progress
 from resilient.storage import checkpoint as module
-from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
+from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.signature import Signature
 from resilient.storage.store import Store
 
@@ -30,9 +30,7 @@ def store(tmp_path):
 
     store = Store(tmp_path)
     for step in (10, 20):
-        store.commit(
-            Progress(step, 0, step), write, metrics={}, finished=False, environment={}
-        )
+        commit(store, Progress(step, 0, step), write)
     return store
 
 
@@ -47,10 +45,10 @@ def read_other(checkpoint):
 
 
 def test_what_was_read_comes_with_the_checkpoint(store):
-    checkpoint, content = store.load_newest(Reader(read_other))
+    checkpoint, content = store.load_newest(read_other)
     assert checkpoint.step == 20
     assert content == (checkpoint.path / "other").read_bytes()
-    assert store.load(10, Reader(read_other))[0].step == 10
+    assert store.load(10, read_other)[0].step == 10
 
 
 @pytest.mark.parametrize("name", ["one", "other"])
@@ -63,36 +61,14 @@ def test_a_damaged_one_is_not_read_at_all(store, name):
         reads.append(checkpoint.step)
         return checkpoint.step
 
-    checkpoint, step = store.load_newest(
-        Reader(read), lambda *line: reports.append(line)
-    )
+    checkpoint, step = store.load_newest(read, lambda *line: reports.append(line))
     assert (checkpoint.step, step) == (10, 10)
     assert reads == [10]
     assert reports == [("step-00000020", f"{name} does not match its checksum")]
     assert (store.directory / "quarantine" / "step-00000020-1").is_dir()
 
 
-def test_what_a_reader_compares_by_itself_is_not_read_before_it(store, monkeypatch):
-    """The other files are, and its size is looked at."""
-    compared = []
-    real = module.record
-
-    def record(file, size):
-        compared.append(os.fstat(file.fileno()).st_ino)
-        return real(file, size)
-
-    monkeypatch.setattr(module, "record", record)
-    reader = Reader(read_other, compares=("nothing", "oth*"))
-    store.load(20, reader)
-    assert compared == [(store.directory / "step-00000020" / "one").stat().st_ino]
-    with open(store.directory / "step-00000020" / "other", "ab") as file:
-        file.write(b"more")
-    with pytest.raises(CorruptCheckpointError, match="1,004 bytes"):
-        store.load(20, reader)
-
-
-@pytest.mark.parametrize("compares", [(), ("other",)])
-def test_an_error_of_the_reader_is_the_damages_fault(store, compares):
+def test_an_error_of_the_reader_is_the_damages_fault(store):
     """Whatever a format's own tool says of damaged bytes."""
 
     def read(checkpoint):
@@ -101,7 +77,7 @@ def test_an_error_of_the_reader_is_the_damages_fault(store, compares):
             raise ValueError("not a checkpoint of mine")
         return "good"
 
-    assert store.load_newest(Reader(read, compares))[1] == "good"
+    assert store.load_newest(read)[1] == "good"
 
 
 def test_an_error_of_the_reader_is_its_own_if_nothing_is_damaged(store):
@@ -109,14 +85,14 @@ def test_an_error_of_the_reader_is_its_own_if_nothing_is_damaged(store):
         raise ValueError("not a checkpoint of mine")
 
     with pytest.raises(ValueError, match="of mine"):
-        store.load_newest(Reader(read))
+        store.load_newest(read)
     assert not (store.directory / "quarantine").exists()
 
 
 def test_a_chosen_checkpoint_that_is_damaged_stays_where_it_is(store):
     flip(store.directory / "step-00000010" / "other")
     with pytest.raises(CorruptCheckpointError, match="checksum"):
-        store.load(10, Reader(read_other))
+        store.load(10, read_other)
     assert (store.directory / "step-00000010").is_dir()
 
 
@@ -129,7 +105,7 @@ def test_a_disk_that_cannot_give_a_file_back_is_damage(store, monkeypatch):
         return real(directory, name)
 
     monkeypatch.setattr(module, "open_file", open_file)
-    assert store.load_newest(Reader(read_other))[0].step == 10
+    assert store.load_newest(read_other)[0].step == 10
 
 
 def test_a_missing_file_is_damage(tmp_path):
@@ -137,7 +113,7 @@ def test_a_missing_file_is_damage(tmp_path):
     (store.directory / "step-00000010" / "run.json").unlink()
     checkpoint = Checkpoint.read(store.directory / "step-00000010")
     with pytest.raises(DamageError, match=r"run\.json is missing"):
-        checkpoint.load(Reader(read_other))
+        checkpoint.load(read_other)
 
 
 @pytest.mark.waits

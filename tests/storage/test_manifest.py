@@ -3,7 +3,14 @@
 import json
 
 import pytest
-from support.checkpoint_samples import filled, newest_good, steps, verified, writer
+from support.checkpoint_samples import (
+    commit,
+    filled,
+    newest_good,
+    steps,
+    verified,
+    writer,
+)
 from support.manifests import change, resealed, sealed
 
 from resilient.errors import CorruptCheckpointError, NotSupportedError
@@ -188,7 +195,8 @@ def test_a_manifest_too_large_to_be_one_is_not_read(tmp_path, monkeypatch):
 def test_what_could_not_be_read_back_is_not_saved(tmp_path):
     store = filled(tmp_path, 10)
     with pytest.raises(NotSupportedError, match="could not be read back"):
-        store.commit(
+        commit(
+            store,
             Progress(20, 2, 0),
             writer(20),
             metrics={"x" * 1001: 1.0},

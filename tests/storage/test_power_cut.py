@@ -11,20 +11,22 @@ import os
 import tempfile
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 
 import pytest
-from support.checkpoint_samples import RAM, contents, newest_good, save
+from support.checkpoint_samples import RAM, newest_good, save
 from support.promises import Promise, cut_power, kept_in_mind, recovered
 from support.recording import Killed, Recorder
+from support.saving_together import Member, Tensors
 
+from resilient.backends.base import Part
 from resilient.policies import latest
 from resilient.progress import Progress
-from resilient.saving.committer import Committer, Save
+from resilient.saving.run_json import VariablesRun
+from resilient.saving.snapshot import NOWHERE, Snapshot
+from resilient.saving.writer import Committer
 from resilient.storage import files, layout
-from resilient.storage.checkpoint import Reader
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
@@ -33,7 +35,6 @@ from resilient.telemetry.events import Events
 pytestmark = pytest.mark.once
 
 KILLS = int(os.environ.get("RESILIENT_KILLS", "1000"))
-NOTHING = Reader(lambda _: None)
 
 
 @pytest.fixture
@@ -103,43 +104,18 @@ def together(store, recorder):
         other.result()
 
 
-@dataclass(frozen=True)
-class Member:
-    """Of a group of two threads in place of processes."""
-
-    index: int
-    up: Queue
-    down: Queue
-    count: int = 2
-
-    def broadcast(self, topic, value=None):
-        if self.index:
-            return self.down.get(timeout=60)
-        self.down.put(value)
-        return value
-
-    def gather(self, topic, value=None):
-        if self.index == 0:
-            return [value, self.up.get(timeout=60)]
-        self.up.put(value)
-        return []
-
-
 def save_part(store, member):
     events = Events(store.directory, process=member.index)
     committer = Committer(store, latest(2), events, {}, member)
 
-    def write(staging, ready):
-        ready()
-        for name, data in contents(step, member.index).items():
-            path = Path(staging, name).with_suffix(f".{member.index}")
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(data)
-
+    part = Part(member.index, member.count)
     for step in (10, 20, 30):
+        progress, tensors = Progress(step, 0, step), Tensors(step, member.index)
         staging = f"step-{step:08d}.tmp-0123456789"
-        committer.commit_and_prune(
-            Save(Progress(step, 0, step), staging=staging), write
+        committer.process(
+            Snapshot(
+                *(VariablesRun(), NOWHERE, tensors, progress, part), staging=staging
+            )
         )
 
 
@@ -180,8 +156,12 @@ def recording(ram, **options):
         yield recorder, saved
 
 
+def nothing(_checkpoint):
+    return None
+
+
 def recover_and_save(home, promise):
-    store = recovered(home, promise, NOTHING)
+    store = recovered(home, promise, nothing)
     save(store, 60)
     store.prune(latest(1))
     assert newest_good(store).step == 60

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.checkpoint_samples import (
     cannot_be_read,
+    commit,
     filled,
     holds,
     leftovers,
@@ -40,7 +41,8 @@ pytestmark = pytest.mark.once
 
 def test_a_commit_returns_what_the_directory_then_has(tmp_path):
     store = Store(tmp_path)
-    committed = store.commit(
+    committed = commit(
+        store,
         Progress(25, 2, 5),
         writer(25),
         metrics={"loss": 0.1, "bad": float("nan"), "worse": float("inf")},
@@ -374,9 +376,7 @@ def test_an_error_of_the_writer_itself_is_passed_on_and_leaves_nothing(tmp_path)
         raise KeyError("a bug")
 
     with pytest.raises(KeyError, match="a bug"):
-        store.commit(
-            Progress(20, 2, 0), write, metrics={}, finished=False, environment={}
-        )
+        commit(store, Progress(20, 2, 0), write)
     assert os.listdir(tmp_path) == ["step-00000010"]
 
 
@@ -387,9 +387,7 @@ def test_an_interrupted_commit_leaves_nothing(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.commit(
-            Progress(20, 2, 0), write, metrics={}, finished=False, environment={}
-        )
+        commit(store, Progress(20, 2, 0), write)
     assert os.listdir(tmp_path) == ["step-00000010"]
 
 
@@ -400,9 +398,7 @@ def test_links_in_staging_are_refused(tmp_path):
         Path(staging, "weights").symlink_to("/dev/null")
 
     with pytest.raises(CheckpointWriteError, match="only regular files"):
-        Store(tmp_path).commit(
-            Progress(1, 0, 1), write, metrics={}, finished=False, environment={}
-        )
+        commit(Store(tmp_path), Progress(1, 0, 1), write)
     assert os.listdir(tmp_path) == []
 
 

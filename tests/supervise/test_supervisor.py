@@ -104,9 +104,8 @@ def test_no_restart_begins_anew_where_checkpoints_were(supervise, tmp_path, dama
         path.symlink_to("not-mounted")
     run = supervise("""
         from resilient.saving.choose import find
-        from resilient.storage.checkpoint import Reader
         from resilient.storage.store import Store
-        find(Store(directory), "auto", Reader(lambda checkpoint: None), events)
+        find(Store(directory), "auto", lambda checkpoint: None, events)
         (directory / "trained").touch()
     """)
     code, _, err = run.end()

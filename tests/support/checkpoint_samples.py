@@ -8,8 +8,7 @@ import random
 from pathlib import Path
 
 from resilient.progress import Progress
-from resilient.storage import checkpoint, file_system
-from resilient.storage.checkpoint import Reader
+from resilient.storage import checkpoint, directories
 from resilient.storage.layout import committed_steps
 from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
@@ -46,8 +45,21 @@ def contents(step, version=0):
     return {name: generator.randbytes(20_000 + len(name)) for name in FILES}
 
 
+def commit(store, progress, write, *, metrics=(), finished=False, environment=()):
+    """Make a checkpoint of what `write` puts into a directory."""
+    with store.staging(progress) as staging:
+        write(os.fspath(staging.path))
+        return store.commit(
+            staging,
+            staging.seal(),
+            metrics=dict(metrics),
+            finished=finished,
+            environment=dict(environment),
+        )
+
+
 def writer(step, version=0):
-    """A `write` for `Store.commit`."""
+    """A `write` for `commit`."""
 
     def write(staging):
         for name, data in contents(step, version).items():
@@ -61,7 +73,8 @@ def writer(step, version=0):
 
 def save(store, step, *, version=0, metrics=None, finished=False):
     """Commit the sample checkpoint of a step, ten steps an epoch."""
-    return store.commit(
+    return commit(
+        store,
         Progress(step, step // 10, step % 10),
         writer(step, version),
         metrics=metrics or {},
@@ -77,21 +90,22 @@ def save_run(store, run):
     def write(staging):
         Path(staging, "run.json").write_bytes(raw)
 
-    store.commit(Progress(20, 1, 0), write, metrics={}, finished=False, environment={})
+    commit(store, Progress(20, 1, 0), write)
 
 
-_NOTHING = Reader(lambda _: None)
+def _nothing(_checkpoint):
+    return None
 
 
 def newest_good(store, report=None):
     """The newest checkpoint that verifies; newer ones go to quarantine."""
-    found = store.load_newest(_NOTHING, report)
+    found = store.load_newest(_nothing, report)
     return None if found is None else found[0]
 
 
 def verified(store, step):
     """The checkpoint of a step, every byte compared."""
-    return store.load(step, _NOTHING)[0]
+    return store.load(step, _nothing)[0]
 
 
 def filled(directory, *steps):
@@ -123,7 +137,7 @@ def leftovers(directory):
 
 def without_renames(directory):
     """From now on this process renames no directory in this one."""
-    file_system._in_place.add(directory)
+    directories._in_place.add(directory)
 
 
 @contextlib.contextmanager

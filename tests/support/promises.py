@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from resilient.policies import KeepPolicy
+from resilient.progress import Progress
 from resilient.storage import layout
-from resilient.storage.checkpoint import Checkpoint, Reader
+from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.commit import Staging
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.quarantine import entries
 from resilient.storage.recovery import remove_stale_staging
@@ -116,25 +118,19 @@ def kept_in_mind(recorder: Recorder) -> Iterator[dict[int, list[Files]]]:
         What is saved, as in ``Promise``.
     """
     saved: dict[int, list[Files]] = {}
-    real = {name: getattr(Store, name) for name in ("commit", "prune", *_DISCARDS)}
+    real = {name: getattr(Store, name) for name in _PATCHED}
 
-    def commit(self: Store, progress: Any, write: Any, **kwargs: Any) -> Checkpoint:
+    def staging(self: Store, progress: Progress, name: str | None = None) -> Any:
         versions = saved.setdefault(progress.step, [])
         versions.append({})
-        which = (progress.step, len(versions) - 1)
+        recorder.mark("saving", (progress.step, len(versions) - 1))
+        return real["staging"](self, progress, name)
 
-        def noted(fill: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-            def filled(staging: Any) -> Any:
-                result = fill(staging)
-                versions[which[1]] = _files(Path(staging))
-                return result
-
-            return fill and filled
-
-        recorder.mark("saving", which)
-        kwargs["others"] = noted(kwargs.get("others"))
-        checkpoint = real["commit"](self, progress, noted(write), **kwargs)
-        recorder.mark("saved", which)
+    def commit(self: Store, place: Staging, *args: Any, **kwargs: Any) -> Checkpoint:
+        step = place.progress.step
+        saved[step][-1] = _files(place.path)
+        checkpoint = real["commit"](self, place, *args, **kwargs)
+        recorder.mark("saved", (step, len(saved[step]) - 1))
         return checkpoint
 
     def prune(self: Store, keep: KeepPolicy) -> list[int]:
@@ -153,7 +149,7 @@ def kept_in_mind(recorder: Recorder) -> Iterator[dict[int, list[Files]]]:
         return discard
 
     try:
-        Store.commit, Store.prune = commit, prune
+        Store.staging, Store.commit, Store.prune = staging, commit, prune
         for name in _DISCARDS:
             setattr(Store, name, discarding(name))
         yield saved
@@ -164,6 +160,7 @@ def kept_in_mind(recorder: Recorder) -> Iterator[dict[int, list[Files]]]:
 
 # Whether they are told after which step.
 _DISCARDS = {"discard_after": True, "discard_all": False}
+_PATCHED = ("staging", "commit", "prune", *_DISCARDS)
 
 
 def _files(directory: Path) -> Files:
@@ -211,7 +208,9 @@ def cut_power(
     print(f"{states} power cuts, which left {len(seen)} different directories")
 
 
-def recovered(directory: Path, promise: Promise, reader: Reader[Any]) -> Store:
+def recovered(
+    directory: Path, promise: Promise, reader: Callable[[Checkpoint], Any]
+) -> Store:
     """A new attempt begins: nothing is damaged, and what was promised is there."""
     with DirectoryLock(directory):
         store, reports, known = Store(directory), [], _undamaged(directory, promise)

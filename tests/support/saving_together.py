@@ -8,17 +8,25 @@ import json
 import os
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from queue import Queue
+from typing import Any
 
+import numpy as np
+
+from resilient.backends.base import Part
 from resilient.distributed import peer_watchdog
 from resilient.distributed.group import Group
 from resilient.distributed.rendezvous import join
 from resilient.policies import latest
 from resilient.progress import Progress
 from resilient.saving.choose import choose_together
-from resilient.saving.committer import Committer, Save
+from resilient.saving.run_json import VariablesRun
+from resilient.saving.snapshot import NOWHERE, VARIABLES, Snapshot
+from resilient.saving.writer import Committer
 from resilient.storage import layout
-from resilient.storage.checkpoint import Checkpoint, Reader
+from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events
@@ -53,9 +61,9 @@ def committed(home: Path) -> list[int]:
 
 
 def parts(step: int, index: int) -> dict[str, bytes]:
-    """The files of a process's part."""
+    """The files with tensors of a process's part."""
     dice = random.Random(f"{step}-{index}")
-    return {f"{n}/part-{index}": dice.randbytes(2000) for n in ("variables", "data")}
+    return {f"{name}-{index}": dice.randbytes(2000) for name in ("one", "other")}
 
 
 def _perform(home: Path, index: int, count: int, kill: str | None) -> None:
@@ -78,39 +86,71 @@ def _save(group: Group, directory: Path) -> int:
     store, events = Store(directory), Events(directory)
     if group.index == 0:
         remove_stale_staging(store.directory)
-    found = choose_together(group, store, "auto", Reader(_reader(group)), events)
+    found = choose_together(group, store, "auto", _reader(group), events)
     began = 0 if found is None else found[0].step
     committer = Committer(
         store, keep=latest(2), events=events, environment={}, group=group, now=float
     )
     for step in range(began + 1, LAST + 1):
         name = layout.staging_name(step) if group.index == 0 else None
-        committer.commit_and_prune(
-            Save(
+        committer.process(
+            Snapshot(
+                VariablesRun(),
+                NOWHERE,
+                Tensors(step, group.index),
                 Progress(step, 0, step),
+                Part(group.index, group.count),
                 finished=step == LAST,
                 staging=str(group.broadcast("staging", name)),
-            ),
-            _writer(step, group.index),
+            )
         )
     return began
 
 
-def _writer(step: int, index: int) -> Callable[[str, Callable[[], None]], None]:
-    def write(staging: str, ready: Callable[[], None]) -> None:
-        ready()
-        for name, data in parts(step, index).items():
-            path = Path(staging, name)
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(data)
+class Tensors:
+    """What a process has in memory; all have the same of one piece."""
 
-    return write
+    def __init__(self, step: int, index: int) -> None:
+        self._step, self._index = step, index
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def write(self, directory: str, part: Part) -> None:
+        for name, data in parts(self._step, self._index).items():
+            Path(directory, name).write_bytes(data)
+
+    def digests(self, part: Part) -> dict[str, str]:
+        return {"whole": str(self._step), part.name: str(self._index)}
+
+    def release(self) -> None:
+        pass
 
 
 def _reader(group: Group) -> Callable[[Checkpoint], None]:
     def read(checkpoint: Checkpoint) -> None:
         for index in range(group.count):
             for name, data in parts(checkpoint.step, index).items():
-                assert (checkpoint.path / name).read_bytes() == data
+                assert (checkpoint.path / VARIABLES / name).read_bytes() == data
 
     return read
+
+
+@dataclass(frozen=True)
+class Member:
+    """Of a group of two threads in place of processes."""
+
+    index: int
+    up: Queue[Any]
+    down: Queue[Any]
+    count: int = 2
+
+    def broadcast(self, topic: str, value: Any = None) -> Any:
+        if self.index:
+            return self.down.get(timeout=60)
+        self.down.put(value)
+        return value
+
+    def gather(self, topic: str, value: Any = None) -> list[Any]:
+        if self.index == 0:
+            return [value, self.up.get(timeout=60)]
+        self.up.put(value)
+        return []

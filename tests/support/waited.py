@@ -17,17 +17,17 @@ from typing import Any
 
 from resilient.saving.checkpointer import Checkpointer
 
-SAVE = Checkpointer.save
+SUBMIT = Checkpointer.submit
 
 
 def wait_for_each_save() -> None:
     """From now on, in this process."""
-    Checkpointer.save = _waiting(lambda _: True)  # type: ignore[method-assign]
+    Checkpointer.submit = _waiting(lambda _: True)  # type: ignore[method-assign]
 
 
 def wait_for_the_first_save() -> None:
     """So that a kill finds something to resume from, wherever it hits after that."""
-    Checkpointer.save = _waiting(  # type: ignore[method-assign]
+    Checkpointer.submit = _waiting(  # type: ignore[method-assign]
         lambda checkpointer: checkpointer.newest is None
     )
 
@@ -35,22 +35,22 @@ def wait_for_the_first_save() -> None:
 @contextlib.contextmanager
 def each_save_waited_for() -> Iterator[None]:
     """``wait_for_each_save``, for a while: in a test, or a fixture that trains."""
-    before = Checkpointer.save
+    before = Checkpointer.submit
     wait_for_each_save()
     try:
         yield
     finally:
-        Checkpointer.save = before  # type: ignore[method-assign]
+        Checkpointer.submit = before  # type: ignore[method-assign]
 
 
 def _waiting(wanted: Callable[[Checkpointer], bool]) -> Callable[..., None]:
-    def save_and_wait(self: Checkpointer, *args: Any, **kwargs: Any) -> None:
+    def submit_and_wait(self: Checkpointer, *args: Any, **kwargs: Any) -> None:
         wait = wanted(self)
-        SAVE(self, *args, **kwargs)
+        SUBMIT(self, *args, **kwargs)
         if wait:
             self.wait()
 
-    return save_and_wait
+    return submit_and_wait
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from resilient.saving.other_backend import saver_of
 from resilient.saving.part_files import look_at_part, processes
 from resilient.saving.run_json import RunJson
 from resilient.serialization import Encoded
-from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
+from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.store import Store
 
 _LONGEST = 2000  # characters in a reason
@@ -73,7 +73,7 @@ def opened(store: Store, step: int | None) -> Contents:
         raise choose.not_found(store)
     checkpoint = store.read(steps[-1] if step is None else step)
     try:
-        return checkpoint.load(Reader(_read))
+        return checkpoint.load(_read)
     except DamageError as error:
         if not checkpoint.path.exists():
             raise choose.not_found(checkpoint.path) from None  # just pruned

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from resilient.serialization.schema import SchemaError, from_json, parse
 from resilient.storage import layout
-from resilient.storage.quarantine import now
+from resilient.storage.manifest import now
 
 NAME = "claims.json"
 LIMIT = 16 << 20  # bytes

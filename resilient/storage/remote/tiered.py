@@ -6,15 +6,17 @@ is fetched when needed; commits are uploaded in the background.
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from resilient import display
 from resilient.errors import CorruptCheckpointError, message
 from resilient.policies import KeepPolicy, keep_policy
+from resilient.progress import Progress
 from resilient.storage import layout, refusals
-from resilient.storage.checkpoint import Checkpoint, DamageError, Reader
+from resilient.storage.checkpoint import Checkpoint, DamageError
+from resilient.storage.commit import Staging
 from resilient.storage.remote.address import Address
 from resilient.storage.remote.far import Far
 from resilient.storage.remote.objects import Objects
@@ -146,28 +148,33 @@ class TieredStore(Store):
             return [str(error.received)]
         return super().problems(step)
 
-    def load(self, step: int, reader: Reader[T]) -> tuple[Checkpoint, T]:
+    def load(self, step: int, read: Callable[[Checkpoint], T]) -> tuple[Checkpoint, T]:
         """See ``Store``."""
         self._fetch_missing(step)
-        return super().load(step, reader)
+        return super().load(step, read)
 
     def read(self, step: int) -> Checkpoint:
         """See ``Store``."""
         self._fetch_missing(step)
         return super().read(step)
 
-    def commit(self, *args: Any, **kwargs: Any) -> Checkpoint:
-        """As of ``Store``; the upload goes on beside.
+    def staging(
+        self, progress: Progress, name: str | None = None
+    ) -> contextlib.AbstractContextManager[Staging]:
+        """See ``Store``.
 
         Raises:
             DirectoryInUseError: Another run has taken over.
         """
-        uploader = self._uploader
-        if uploader is not None and uploader.fatal is not None:
-            raise uploader.fatal
+        if self._uploader is not None and self._uploader.fatal is not None:
+            raise self._uploader.fatal
+        return super().staging(progress, name)
+
+    def commit(self, *args: Any, **kwargs: Any) -> Checkpoint:
+        """As of ``Store``; the upload goes on beside."""
         checkpoint = super().commit(*args, **kwargs)
-        if uploader is not None:
-            uploader.add(checkpoint)
+        if self._uploader is not None:
+            self._uploader.add(checkpoint)
         return checkpoint
 
     def prune(self, keep: KeepPolicy) -> list[int]:

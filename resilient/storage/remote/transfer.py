@@ -8,7 +8,6 @@ from typing import NamedTuple, TypeVar
 
 from resilient.storage import commit, files, layout
 from resilient.storage.checkpoint import Checkpoint, DamageError
-from resilient.storage.file_record import FileRecord
 from resilient.storage.manifest import Manifest
 from resilient.storage.remote.objects import Objects
 from resilient.storage.remote.options import PART
@@ -106,33 +105,11 @@ def fetch(manifest: Manifest, prefix: str, objects: Objects, directory: Path) ->
         StoreError: The store fails.
         CheckpointWriteError: The local file system does.
     """
-
-    def write(staging: str) -> None:
-        for name in manifest.files:
-            path = Path(staging, name)
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.touch(exist_ok=False)
-            except (FileExistsError, IsADirectoryError, NotADirectoryError):
-                raise DamageError([f"{name} cannot lie beside the others"]) from None
-
-        def receive(part: _Part) -> None:
-            if not part.size:
-                return  # a range of nothing is an error in some stores
-            try:
-                content = objects.get(f"{prefix}/{part.name}", part.size)
-            except FileNotFoundError:
-                raise DamageError([f"{part.name} is missing"]) from None
-            if len(content) != part.size:
-                problem = f"{part.name} has {len(content):,} bytes, not {part.size:,}"
-                raise DamageError([problem])
-            with open(Path(staging, part.file), "r+b") as file:
-                file.seek(part.begin)
-                file.write(content)
-
-        at_once(receive, _parts(manifest), objects.upload.threads)
-
-    def checked(_: Path, written: dict[str, FileRecord]) -> Manifest:
+    progress = manifest.progress
+    path = directory / layout.staging_name(progress.step)
+    with commit.staging(path, progress) as staging:
+        _receive(manifest, prefix, objects, staging.path)
+        written = staging.seal()
         problems = [
             f"{name} does not match its checksum"
             for name, record in manifest.files.items()
@@ -140,11 +117,33 @@ def fetch(manifest: Manifest, prefix: str, objects: Objects, directory: Path) ->
         ]
         if problems:
             raise DamageError(problems)
-        return manifest
+        commit.publish(staging, manifest)
 
-    step = manifest.progress.step
-    staging = directory / layout.staging_name(step)
-    commit.commit(staging, manifest.progress, write, checked)
+
+def _receive(manifest: Manifest, prefix: str, objects: Objects, into: Path) -> None:
+    for name in manifest.files:
+        path = into / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(exist_ok=False)
+        except (FileExistsError, IsADirectoryError, NotADirectoryError):
+            raise DamageError([f"{name} cannot lie beside the others"]) from None
+
+    def receive(part: _Part) -> None:
+        if not part.size:
+            return  # a range of nothing is an error in some stores
+        try:
+            content = objects.get(f"{prefix}/{part.name}", part.size)
+        except FileNotFoundError:
+            raise DamageError([f"{part.name} is missing"]) from None
+        if len(content) != part.size:
+            problem = f"{part.name} has {len(content):,} bytes, not {part.size:,}"
+            raise DamageError([problem])
+        with open(into / part.file, "r+b") as file:
+            file.seek(part.begin)
+            file.write(content)
+
+    at_once(receive, _parts(manifest), objects.upload.threads)
 
 
 def at_once(function: Callable[[T], object], items: Iterable[T], threads: int) -> None:

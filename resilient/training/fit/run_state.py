@@ -5,7 +5,8 @@ from typing import Any
 
 import keras
 
-from resilient.backends.base import Backend, Part, Snapshot
+from resilient.backends import base
+from resilient.backends.base import Backend, Part
 from resilient.errors import CheckpointMismatchError
 from resilient.objects.attribute_watch import AttributeWatch, is_value, parts_of
 from resilient.objects.callbacks.capture import CallbackStates
@@ -13,8 +14,8 @@ from resilient.objects.training_setup.changes import OF_COMPILE, TrainingSetup
 from resilient.objects.training_setup.describe import settings_of
 from resilient.objects.training_setup.look import is_eager
 from resilient.progress import Progress
-from resilient.saving import record
 from resilient.saving.run_json import FitRun
+from resilient.saving.snapshot import Snapshot
 from resilient.serialization import JSON
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
@@ -109,8 +110,8 @@ class FitState(RunState):
         random: Any,
         *,
         logs: Mapping[str, float] | None,
-        reuse: Snapshot | None,
-    ) -> record.PendingCheckpoint:
+        reuse: base.Snapshot | None,
+    ) -> Snapshot:
         arrays: dict[str, Any] = {}
         callbacks = self.callbacks.capture(arrays)
         stateful = self._stateful.capture(arrays)
@@ -144,7 +145,9 @@ class FitState(RunState):
             allowed=list(self._allowed),
         )
         tensors = variables.live_tensors(self._model, live)
-        return self._snapshot(run, positions, live, tensors, arrays, reuse=reuse)
+        return self._snapshot(
+            run, positions, live, tensors, arrays, progress=progress, reuse=reuse
+        )
 
     def restore(self, resumption: Resumption, drawn_ahead: set[str | int]) -> None:
         """Set everything, the random state last.

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from resilient import keras_internals
-from resilient.backends import determinism
-from resilient.backends.base import Backend, Part, Snapshot
+from resilient.backends import base, determinism
+from resilient.backends.base import Backend, Part
 from resilient.distributed.checks.model import require_same_values
 from resilient.distributed.group import Group
 from resilient.errors import CheckpointMismatchError, NotSupportedError
@@ -15,6 +15,7 @@ from resilient.objects.training_setup.changes import changes
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import LoopRun
+from resilient.saving.snapshot import Snapshot
 from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
@@ -102,8 +103,8 @@ class LoopState(RunState):
         random: Any,
         *,
         logs: Mapping[str, float] | None,
-        reuse: Snapshot | None,
-    ) -> record.PendingCheckpoint:
+        reuse: base.Snapshot | None,
+    ) -> Snapshot:
         self._require_metrics()
         operations = rng_ops.operations_of_new_functions(self._functions)
         self._warnings.operations(operations)
@@ -127,10 +128,12 @@ class LoopState(RunState):
             epoch_random=self._epoch_random if progress.batch else None,
         )
         tensors = variables.tensors(live)
-        taken = self._snapshot(run, positions, live, tensors, arrays, reuse=reuse)
+        taken = self._snapshot(
+            run, positions, live, tensors, arrays, progress=progress, reuse=reuse
+        )
         if not self._alike:
             shared = {x.name for x in live if "" in x.copies}
-            found = taken.snapshot.arrays
+            found = taken.tensors.arrays
             require_same_values(
                 {n: a for n, a in found.items() if n in shared}, self._group
             )

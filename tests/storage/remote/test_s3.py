@@ -28,7 +28,7 @@ import json, os, sys
 from pathlib import Path
 
 os.environ |= json.loads(sys.argv.pop(1))
-from support.checkpoint_samples import writer
+from support.checkpoint_samples import commit, writer
 from resilient.policies import latest
 from resilient.progress import Progress
 from resilient.storage.remote.options import Upload
@@ -40,10 +40,7 @@ store = store_of(address, near, Upload(patience=20))
 with store.opened():
     begin = max(store.steps(), default=0)
     for step in range(begin + 1, int(last) + 1):
-        store.commit(
-            Progress(step, 0, step), writer(step),
-            metrics={}, finished=False, environment={},
-        )
+        commit(store, Progress(step, 0, step), writer(step))
         store.prune(latest(1))
         while not store.uploaded(1):
             pass

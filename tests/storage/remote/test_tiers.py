@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 from released.newer import make_newer
-from support.checkpoint_samples import filled, holds, newest_good, verified, writer
+from support.checkpoint_samples import (
+    commit,
+    filled,
+    holds,
+    newest_good,
+    verified,
+    writer,
+)
 
 from resilient.errors import (
     CheckpointMismatchError,
@@ -24,9 +31,8 @@ from resilient.errors import (
 )
 from resilient.policies import best, latest
 from resilient.progress import Progress
-from resilient.storage.file_record import FileRecord
 from resilient.storage.layout import committed_steps
-from resilient.storage.manifest import Manifest
+from resilient.storage.manifest import FileRecord, Manifest
 from resilient.storage.remote import far as far_module
 from resilient.storage.remote import transfer
 from resilient.storage.remote.objects import Objects, StoreError
@@ -50,7 +56,8 @@ class Machine:
 
     def save(self, *steps, keep=TWO, version=0):
         for step in steps:
-            self.store.commit(
+            commit(
+                self.store,
                 Progress(step, 0, step),
                 writer(step, version),
                 metrics={"loss": float(step % 3)},
@@ -400,13 +407,7 @@ def test_a_slow_link_skips_what_would_be_deleted_anyway(tmp_path, monkeypatch):
     monkeypatch.setattr(Objects, "put", slow)
     with a.opened():
         for step in range(1, 30):
-            a.store.commit(
-                Progress(step, 0, step),
-                writer(step),
-                metrics={},
-                finished=False,
-                environment={},
-            )
+            commit(a.store, Progress(step, 0, step), writer(step))
             a.store.prune(latest(1))
         assert not uploaded(a.store)
     commits = [name for name in sent if name.endswith("/manifest.json")]
@@ -588,9 +589,7 @@ def test_a_request_that_ends_after_the_run_says_nothing(tmp_path, monkeypatch, c
     with a.opened():
         a.store.report = lambda *each, **_: told.append(each)
         monkeypatch.setattr(Objects, "put", hang)
-        a.store.commit(
-            Progress(1, 0, 1), writer(1), metrics={}, finished=False, environment={}
-        )
+        commit(a.store, Progress(1, 0, 1), writer(1))
         assert sending.wait(20)
         thread = a.store._uploader._thread
     over.set()

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 from support import fitting
+from support.checkpoint_samples import commit
 from support.fitting import Interrupt
 from support.waited import each_save_waited_for
 
@@ -70,7 +71,8 @@ def edited(directory, change):
     def write(staging):
         shutil.copytree(source, staging, dirs_exist_ok=True)
 
-    store.commit(
+    commit(
+        store,
         checkpoint.progress,
         write,
         metrics=checkpoint.metrics,
