@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from resilient import NotSupportedError
-from resilient.backends.arrays import HeldSnapshot
-from resilient.backends.arrays import Shards
+from resilient.backends.arrays import HeldSnapshot, Shards
 from resilient.saving.digest import differing, digest, of_batch
 from resilient.saving.record import NOWHERE, PendingCheckpoint
 from resilient.saving.run_json import VariablesRun
@@ -21,8 +20,16 @@ def changed(array):
     return array
 
 
+class Held(HeldSnapshot):
+    def _view(self, held):
+        return held
+
+    def _write(self, held, directory, part):
+        raise NotImplementedError
+
+
 def whole(value):
-    held = HeldSnapshot({"x": value}, lambda *_: None, lambda held: held)
+    held = Held({"x": value})
     return digest(PendingCheckpoint(VariablesRun(), NOWHERE, held)).whole
 
 
@@ -54,7 +61,7 @@ def test_how_the_position_of_the_data_is_told_does_not_count():
     def told(ahead):
         arrays = {}
         position = encode({"ahead": ahead}, arrays, "data")
-        held = HeldSnapshot(arrays, lambda *_: None, lambda held: held)
+        held = Held(arrays)
         return digest(PendingCheckpoint(VariablesRun(), position, held))
 
     one, other = told(LARGE), told(changed(LARGE))

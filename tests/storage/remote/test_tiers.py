@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from released.newer import make_newer
 from support.checkpoint_samples import filled, holds, newest_good, verified, writer
+from support.newer import make_newer
 
 from resilient.errors import (
     CheckpointMismatchError,
