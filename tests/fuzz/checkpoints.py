@@ -9,6 +9,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
@@ -46,6 +47,7 @@ def targets() -> list[Target]:
     found.append(Target(name, files, mutation(files), _read_sealed("loop")))
     for other in BACKENDS:
         if other != BACKEND and find_spec(LIBRARIES[other]):
+            import_module(f"resilient.backends.{other}_files")  # starts processes
             files, name = stored("fit", other), f"{BACKEND} reads {other}"
             found.append(Target(name, files, mutation(files), _elsewhere))
     return found
