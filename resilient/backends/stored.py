@@ -1,6 +1,7 @@
 """Tensors in the files of a library: read later, read elsewhere, or not as expected."""
 
 import contextlib
+import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from resilient.errors import (
 )
 
 _LONGEST = 500  # characters of a message
+# Nothing has the name of a file, or a library reads past its end.
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL)
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,16 @@ def corrupt(problem: str) -> CorruptCheckpointError:
 def decoding(what: str) -> Iterator[None]:
     """Turn whatever a library raises about the content of files into that error.
 
-    Others pass: errors of the file system, which say nothing of the content, and that
-    memory is short.
+    Others pass: errors of the disk, which say nothing of the content, and that memory
+    is short.
     """
     try:
         yield
-    except (ResilientError, OSError, MemoryError):
+    except (ResilientError, MemoryError):
         raise
+    except OSError as error:
+        if error.errno not in _NOT_THERE:
+            raise
+        raise corrupt(f"{what}: {error}") from error
     except Exception as error:  # of the library's own classes, or any of Python's
         raise corrupt(f"{what}: {type(error).__name__}: {error}") from error

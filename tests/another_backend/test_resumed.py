@@ -1,6 +1,5 @@
 """A run goes on with what another backend saved, where that is not installed."""
 
-import importlib.util
 import itertools
 import json
 import os
@@ -9,8 +8,6 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from released import program as released
-from released import write
 from support.manifests import replace
 
 import resilient
@@ -20,14 +17,14 @@ from resilient.errors import (
     BackendNotAvailableError,
     CheckpointMismatchError,
     CorruptCheckpointError,
-    DataNotResumableError,
     NotExactWarning,
     NotSupportedError,
 )
 from resilient.storage.layout import committed_name, committed_steps
 
+from . import CHECKPOINTS, lose, need
 from .program import BATCH, EPOCH, SAMPLES, data, loop, model, train, values
-from .write import HERE, LOOP, STEP
+from .write import LOOP, STEP
 
 pytestmark = [
     # Keras on NumPy 2 (keras.Variable.__array__).
@@ -42,24 +39,18 @@ pytestmark = [
 BACKEND = os.environ["KERAS_BACKEND"]
 OTHERS = [name for name in BACKENDS if name != BACKEND]
 ALLOW = {"backend"}
-has_tensorstore = importlib.util.find_spec("tensorstore") is not None
-
-
-def installed(saver):
-    return importlib.util.find_spec(saver) is not None
 
 
 def copied(saver, run):
     """The run, as if it had been killed at the end of its first epoch."""
-    shutil.copytree(HERE / saver / STEP, run / STEP)
-    with np.load(HERE / saver / "end.npz") as end:
+    shutil.copytree(CHECKPOINTS / saver / STEP, run / STEP)
+    with np.load(CHECKPOINTS / saver / "end.npz") as end:
         return dict(end)
 
 
 @pytest.fixture(scope="module", params=OTHERS)
 def saver(request):
-    if request.param == "jax" and not has_tensorstore:
-        pytest.skip("JAX's checkpoints are read with tensorstore")
+    need(request.param)
     return request.param
 
 
@@ -150,38 +141,46 @@ def test_a_checkpoint_may_be_chosen(resumed, saver, tmp_path, resume):
         assert np.array_equal(chosen[name], value), name
 
 
-@pytest.mark.parametrize("other", [name for name in OTHERS if name != "jax"])
-def test_the_middle_of_an_epoch_needs_the_library_that_drew_its_order(other, tmp_path):
-    """Or the error says so before anything is changed."""
-    if installed(other):
-        pytest.skip("it is installed here")
-    step = committed_name(released.STEP)
-    saved = write.HERE / f"schema-1/{other}/fit" / step
-    shutil.copytree(saved, tmp_path / "run" / step)
-    net = released.model()
-    x, y = released.arrays()
-    with pytest.raises(DataNotResumableError, match=f"pip install {other}") as found:
-        resilient.fit(
-            net,
-            x,
-            y,
-            batch_size=released.BATCH,
-            epochs=3,
-            checkpoint_dir=tmp_path / "run",
-            allow={*ALLOW, "callbacks"},
-            verbose=0,
-        )
-    assert "resume=<step>" in str(found.value)
+@pytest.mark.parametrize("other", OTHERS)
+def test_its_library_is_needed(other, monkeypatch, tmp_path):
+    """Or the error says how to install it, before anything is changed."""
+    copied(other, tmp_path)
+    lose(monkeypatch, other)
+    net = model()
+    run = resilient.ResilientFit(net, checkpoint_dir=tmp_path, allow=ALLOW)
+    with pytest.raises(BackendNotAvailableError, match=rf"pip install.*\[{other}\]"):
+        run.restore()
     assert int(net.optimizer.iterations.value) == 0
-    assert committed_steps(tmp_path / "run") == [released.STEP]
-
-
-@pytest.mark.skipif(has_tensorstore, reason="tensorstore is installed")
-def test_what_jax_saved_needs_tensorstore(tmp_path):
-    copied("jax", tmp_path)
-    with pytest.raises(BackendNotAvailableError, match="pip install tensorstore"):
-        train(tmp_path, 2, allow=ALLOW)
     assert committed_steps(tmp_path) == [EPOCH]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("how", ["fit", "restore", "loop", "look"])
+def test_unless_it_is_allowed_it_is_refused_before_it_is_read(
+    other, how, monkeypatch, tmp_path
+):
+    """It is no damage, and the error names both ways out, with no note beside it."""
+    step = LOOP if how in ("loop", "look") else EPOCH
+    saved = CHECKPOINTS / other / ("loop" if step == LOOP else "")
+    shutil.copytree(saved / committed_name(step), tmp_path / committed_name(step))
+    lose(monkeypatch, other)
+    net, (x, y) = model(), data()
+    run = resilient.Run(tmp_path, model=net)
+    do = {
+        "fit": lambda: resilient.fit(net, x, y, checkpoint_dir=tmp_path, verbose=0),
+        "restore": resilient.ResilientFit(net, checkpoint_dir=tmp_path).restore,
+        "loop": lambda: list(run.loop((x, y), epochs=1)),
+        "look": run.restore,
+    }[how]
+    with pytest.raises(CheckpointMismatchError) as found:
+        do()
+    said = str(found.value)
+    assert f"trained on {other}, but this process uses {BACKEND}" in said
+    assert f"KERAS_BACKEND={other} " in said
+    assert "resilient export DIR --to m.keras" in said
+    assert not hasattr(found.value, "__notes__")
+    assert committed_steps(tmp_path) == [step]
+    assert not (tmp_path / "quarantine").exists()
 
 
 @pytest.mark.parametrize("other", OTHERS)
@@ -199,8 +198,8 @@ def test_what_several_processes_saved_is_refused(other, tmp_path):
 def test_a_loop_goes_on_in_the_middle_of_an_epoch(saver, tmp_path):
     """With objects of Keras, and a generator of NumPy."""
     step = committed_name(LOOP)
-    shutil.copytree(HERE / saver / "loop" / step, tmp_path / step)
-    with np.load(HERE / saver / "loop" / "end.npz") as end:
+    shutil.copytree(CHECKPOINTS / saver / "loop" / step, tmp_path / step)
+    with np.load(CHECKPOINTS / saver / "loop" / "end.npz") as end:
         before = dict(end)
     run = resilient.Run(tmp_path, **objects())
     with pytest.raises(CheckpointMismatchError, match=r'allow=\{"backend"\}'):
@@ -221,16 +220,15 @@ def test_a_loop_goes_on_in_the_middle_of_an_epoch(saver, tmp_path):
     assert np.array_equal(after["drawn"], drawn)
 
 
-def test_a_loop_with_objects_of_a_library_is_refused(tmp_path):
-    """They have no counterpart: here, what torch, JAX and TensorFlow keep in a Run."""
-    for other in OTHERS:
-        step = committed_name(released.STEP)
-        run = tmp_path / other
-        shutil.copytree(write.HERE / f"schema-1/{other}/loop" / step, run / step)
-        if other == "jax" and not has_tensorstore:
-            continue
-        with pytest.raises(CheckpointMismatchError, match="only in the checkpoint"):
-            resilient.Run(run, allow=ALLOW, **objects()).restore()
+def test_a_loop_with_objects_of_a_library_is_refused(saver, tmp_path):
+    """They have no counterpart."""
+    step = tmp_path / committed_name(LOOP)
+    shutil.copytree(CHECKPOINTS / saver / "loop" / step.name, step)
+    saved = json.loads((step / "run.json").read_text())
+    saved["fingerprint"]["identity"]["objects"]["adam"] = "optimizer of its library"
+    replace(step, "run.json", json.dumps(saved).encode())
+    with pytest.raises(CheckpointMismatchError, match=r"adam.* only in the checkpoint"):
+        resilient.Run(tmp_path, allow=ALLOW, **objects()).restore()
 
 
 def objects():
@@ -246,9 +244,8 @@ def objects():
 @pytest.mark.parametrize("other", OTHERS)
 def test_files_that_hold_something_else_are_damage(other, tmp_path):
     """Whatever the manifest says: nothing is done but another checkpoint looked for."""
+    need(other)
     copied(other, tmp_path)
-    if other == "jax" and not has_tensorstore:
-        pytest.skip("JAX's checkpoints are read with tensorstore")
     names = {
         "tensorflow": "state.index",
         "torch": "state.pt",

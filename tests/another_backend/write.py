@@ -17,15 +17,15 @@ import numpy as np
 
 from resilient.storage.layout import committed_name
 
+from . import CHECKPOINTS
 from .program import EPOCH, loop, train
 
-HERE = Path(__file__).parent / "checkpoints"
 STEP = committed_name(EPOCH)
 LOOP = 3  # steps, of the loop
 
 
 def main() -> None:
-    home = HERE / keras.backend.backend()
+    home = CHECKPOINTS / keras.backend.backend()
     shutil.rmtree(home, ignore_errors=True)
     keras.utils.set_random_seed(7)
     with tempfile.TemporaryDirectory() as directory:

@@ -4,9 +4,9 @@ import dataclasses
 import json
 import os
 import re
-from pathlib import Path
 
 import pytest
+from another_backend import CHECKPOINTS, FIT, LOOP
 from support.checkpoint_samples import filled, save, save_run
 
 from resilient.cli.main import main
@@ -22,7 +22,7 @@ CANARIES = ["\x1b[31m", "\x1b]0;x\x07", "\x9b31m", "\r", "\nforged", "\u202e", "
 CANARIES += ["\x7f", "\u2028", "\x00", "\x08", "\t", "\x85"]
 HARMLESS = "é日本[red]x[/red][link=u]:smile:"
 ODD = "".join(CANARIES) + HARMLESS
-RELEASED = Path(__file__).parents[1] / "released" / "schema-1" / "torch"
+RUNS = {"fit": CHECKPOINTS / "torch" / FIT, "loop": CHECKPOINTS / "torch" / LOOP}
 CONTROLS = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -117,7 +117,7 @@ HOSTILE_RUNS = {
 def test_a_run_is_shown_and_obeyed_by_no_terminal(tmp_path, capsys, kind, as_json):
     sample = {}
     if kind != "import":
-        path = RELEASED / kind / "step-00000009" / "run.json"
+        path = RUNS[kind] / "run.json"
         sample = json.loads(path.read_text())
     save_run(filled(tmp_path), sample | {"kind": kind} | HOSTILE_RUNS[kind])
     code, text = told(capsys, "show", tmp_path, *as_json)
@@ -145,7 +145,7 @@ def test_a_run_is_shown_and_obeyed_by_no_terminal(tmp_path, capsys, kind, as_jso
     ids=str,
 )
 def test_a_run_that_is_none_is_told_in_a_line(tmp_path, capsys, change):
-    path = RELEASED / "fit" / "step-00000009" / "run.json"
+    path = RUNS["fit"] / "run.json"
     save_run(filled(tmp_path), json.loads(path.read_text()) | change)
     code, text = told(capsys, "show", tmp_path)
     assert code == 0

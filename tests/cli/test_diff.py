@@ -2,22 +2,21 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
+from another_backend import CHECKPOINTS, lose, need
+from another_backend import FIT as STEP
 from support import manifests
 from support.checkpoint_samples import filled
 
-from resilient.backends import torch_files
 from resilient.cli.main import main
 
 pytestmark = pytest.mark.once
 
 SAME, DIFFERENT, USAGE, NOTHING, _, FAILED = range(6)
 DAMAGED = 1
-SCHEMA = Path(__file__).parents[1] / "released" / "schema-1"
-STEP = "step-00000009"
+TORCH = CHECKPOINTS / "torch"
 
 
 def run(capsys, *arguments):
@@ -35,8 +34,9 @@ def run_json(capsys, *arguments):
 @pytest.fixture
 def pair(tmp_path):
     """A fit, twice."""
+    need("torch")
     for name in "ab":
-        shutil.copytree(SCHEMA / "torch" / "fit", tmp_path / name)
+        shutil.copytree(TORCH / STEP, tmp_path / name / STEP)
     return tmp_path / "a", tmp_path / "b"
 
 
@@ -49,6 +49,8 @@ def rewrite(directory, act):
 
 def set_tensor(directory, name, change):
     """Change a tensor of a checkpoint."""
+    from resilient.backends import torch_files
+
     path = directory / STEP / "variables" / "state.pt"
     raw = path.read_bytes()
     before = torch_files.read(str(path.parent))[name]
@@ -63,14 +65,14 @@ def test_equal(pair, capsys):
     code, lines, err = run(capsys, *pair)
     assert (code, err) == (SAME, "")
     assert lines == [
-        f"A: {pair[0]}/{STEP} (epoch 2, batch 3, torch)",
-        f"B: {pair[1]}/{STEP} (epoch 2, batch 3, torch)",
-        "equal: the same state, byte for byte (43 tensors)",
+        f"A: {pair[0]}/{STEP} (end of epoch 1, torch)",
+        f"B: {pair[1]}/{STEP} (end of epoch 1, torch)",
+        "equal: the same state, byte for byte (39 tensors)",
     ]
     code, data = run_json(capsys, *(directory / STEP for directory in pair))
     assert (code, data["equal"], data["facts"], data["left_out"]) == (0, True, [], [])
     assert {leaf["how"] for leaf in data["leaves"]} == {"equal"}
-    assert len(data["leaves"]) == 43
+    assert len(data["leaves"]) == 39
 
 
 def test_the_largest_difference_comes_first(pair, capsys):
@@ -80,21 +82,21 @@ def test_the_largest_difference_comes_first(pair, capsys):
     def shift(array):
         array += 2
 
-    set_tensor(pair[1], "trainable.0003.sequential.dense.bias", next_up)
-    set_tensor(pair[1], "trainable.0002.sequential.dense.kernel", shift)
+    set_tensor(pair[1], "trainable.0005.sequential.dense.bias", next_up)
+    set_tensor(pair[1], "trainable.0004.sequential.dense.kernel", shift)
     code, lines, _ = run(capsys, *pair)
     assert code == DIFFERENT
-    assert lines[2] == "different: 2 of 43 tensors (weights)"
+    assert lines[2] == "different: 2 of 39 tensors (weights)"
     assert lines[3] == "part tensor differ largest ulps"
-    assert lines[4].startswith("weights sequential/dense/kernel 12 of 12 2 ")
-    assert lines[5].startswith("weights sequential/dense/bias 1 of 4 ")
+    assert lines[4].startswith("weights sequential/dense/kernel 144 of 144 2 ")
+    assert lines[5].startswith("weights sequential/dense/bias 1 of 3 ")
     assert lines[5].endswith(" 1")
     code, data = run_json(capsys, *pair)
     (bias,) = (x for x in data["leaves"] if x["name"] == "sequential/dense/bias")
     assert (bias["how"], bias["max_ulps"], bias["count"], bias["size"]) == (
-        *("values", 1, 1, 4),
+        *("values", 1, 1, 3),
     )
-    assert bias["a"] == bias["b"] == {"shape": [4], "dtype": "float32"}
+    assert bias["a"] == bias["b"] == {"shape": [3], "dtype": "float32"}
 
 
 def test_bits_that_no_number_tells(pair, capsys):
@@ -104,18 +106,18 @@ def test_bits_that_no_number_tells(pair, capsys):
 
         return change
 
-    name = "trainable.0003.sequential.dense.bias"
+    name = "trainable.0005.sequential.dense.bias"
     set_tensor(pair[0], name, first(0.0))
     set_tensor(pair[1], name, first(-0.0))
     code, lines, _ = run(capsys, *pair)
     assert code == DIFFERENT
     assert lines[3].startswith("All elements are equal as numbers")
-    assert lines[5].endswith("1 of 4 only zeros' signs or NaNs' bits")
+    assert lines[5].endswith("1 of 3 only zeros' signs or NaNs' bits")
     set_tensor(pair[1], name, first(np.nan))
     code, lines, _ = run(capsys, *pair)
     assert (code, lines[4]) == (
         DIFFERENT,
-        "weights sequential/dense/bias 1 of 4 NaN on one side in 1",
+        "weights sequential/dense/bias 1 of 3 NaN on one side in 1",
     )
     assert run_json(capsys, *pair)[0] == DIFFERENT
 
@@ -124,34 +126,34 @@ def test_what_is_no_tensor(pair, capsys):
     def change(saved):
         history = saved["callbacks"][-1]["changes"]
         (metrics,) = (x["data"]["v"] for x in history.values() if x["key"] == "history")
-        assert metrics[0][0] == "loss"
-        metrics[0][1][0] += 1
+        assert metrics[1][0] == "loss"
+        metrics[1][1][0] = 2.5
         saved["random"]["python"][2] = 0.5
         saved["stop_training"] = True
-        saved["stateful"]["budget"]["v"][0][1] = 8
+        saved["callbacks"][2]["state_dict"]["v"][0][1][5][1] = 3
         saved["fingerprint"]["settings"]["loss"] = "mae"
 
     rewrite(pair[1], change)
     code, lines, _ = run(capsys, *pair)
     assert code == DIFFERENT
-    changed = "progress, random, history, objects"
+    changed = "progress, random, callbacks, history"
     assert lines[2:] == [
         f"different: 4 other values ({changed})",
         "part value A B",
         "progress stop_training False True",
         "random python[2] None 0.5",
-        "history loss, epoch 1 149.5271759033203 150.5271759033203",
-        "objects budget.batches 9 8",
+        "callbacks Watch.state_dict.batches[5][1] 2 3",
+        "history loss, epoch 1 1.3869762420654297 2.5",
         "Not part of the state, and different:",
         "part value A B",
-        "settings loss mse mae",
+        "settings loss sparse_categorical_crossentr... mae",
     ]
     _, data = run_json(capsys, *pair)
-    assert data["facts"][2] == {
+    assert data["facts"][3] == {
         "section": "history",
         "name": "loss[0]",
-        "a": 149.5271759033203,
-        "b": 150.5271759033203,
+        "a": 1.3869762420654297,
+        "b": 2.5,
         "only": None,
         "counts": True,
     }
@@ -168,7 +170,7 @@ def test_settings_and_versions_alone_are_no_difference(pair, capsys):
     code, lines, _ = run(capsys, *pair)
     assert code == SAME
     assert lines[2:] == [
-        "equal: the same state, byte for byte (43 tensors)",
+        "equal: the same state, byte for byte (39 tensors)",
         "Not part of the state, and different:",
         "part value A B",
         "settings jit_compile False True",
@@ -186,7 +188,7 @@ def test_clocks_are_no_difference(pair, capsys):
 
         rewrite(directory, change)
     code, lines, _ = run(capsys, *pair)
-    assert (code, lines[-1]) == (SAME, "clocks Look.ago._start 0 1")
+    assert (code, lines[-1]) == (SAME, "clocks ReduceLROnPlateau.ago._start 0 1")
 
 
 def test_many_differences_are_not_all_told(pair, capsys):
@@ -218,7 +220,7 @@ def test_names_that_no_terminal_obeys(pair, capsys):
         saved["stateful"] = {odd: odd}
 
     rewrite(pair[1], change)
-    set_tensor(pair[1], "trainable.0000.sequential.batch_normalization.gamma", _zero)
+    set_tensor(pair[1], "trainable.0002.sequential.batch_normalization.gamma", _zero)
     for as_json in ([], ["--json"]):
         code = main(["diff", *map(str, pair), *as_json])
         text = capsys.readouterr().out
@@ -232,15 +234,28 @@ def _zero(array):
 
 
 def test_two_backends(capsys):
-    pytest.importorskip("tensorstore")
-    code, lines, _ = run(capsys, SCHEMA / "torch" / "fit", SCHEMA / "jax" / "fit")
+    need("torch", "jax")
+    code, lines, _ = run(capsys, TORCH / STEP, CHECKPOINTS / "jax" / STEP)
     assert code == DIFFERENT
     assert lines[-1].startswith("Not compared: random states of the backends")
     assert not any("iteration" in line for line in lines)
 
 
+@pytest.mark.parametrize("saver", ["torch", "tensorflow", "jax"])
+def test_the_library_of_a_backend_is_needed(monkeypatch, capsys, saver):
+    """But for what does not read its tensors."""
+    lose(monkeypatch, saver)
+    saved = CHECKPOINTS / saver
+    code, lines, err = run(capsys, saved, saved)
+    assert (code, lines) == (FAILED, [])
+    assert f'pip install "keras-resilient[{saver}]"' in err
+    for command in ("ls", "show", "verify"):
+        assert main([command, str(saved)]) == SAME
+
+
 def test_another_kind_of_run(capsys):
-    code, lines, _ = run(capsys, SCHEMA / "torch" / "fit", SCHEMA / "torch" / "loop")
+    need("torch")
+    code, lines, _ = run(capsys, TORCH, TORCH / "loop")
     assert code == DIFFERENT
     assert any("only in A" in line for line in lines)
     assert "settings saved by fit loop" in lines

@@ -5,25 +5,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 import keras
-from kill.record import Record
-from released.program import PROGRAMS
-from released.write import SEED
+from another_backend import program
 
 import resilient
+from resilient.telemetry.events import read_events
 
-from .checkpoints import BACKEND, KINDS, lay_out, mutation, released, seal
+from .checkpoints import BACKEND, KINDS, lay_out, mutation, seal, stored
 from .target import Files, Target
 
 _OURS = str(Path(resilient.__file__).parent)
-_RELEASED = str(Path(__file__).parents[1] / "released")
+_PROGRAM = str(Path(program.__file__).parent)
+_PROGRAMS: dict[str, Callable[[Path], object]] = {
+    "fit": lambda run: program.train(run, 2),
+    "loop": lambda run: program.loop(run, 5),
+}
 _RUN = "run.json"
 
 
 def targets() -> list[Target]:
     found = []
     for kind in KINDS:
-        files = released(kind)
-        mutate = mutation({_RUN: files[_RUN]}, json_share=1)
+        files = stored(kind)
+        mutate = mutation({_RUN: files[_RUN]})
         name = f"{BACKEND} {kind} resumed"
         found.append(Target(name, files, mutate, _resume(kind), reading=False))
     return found
@@ -31,13 +34,13 @@ def targets() -> list[Target]:
 
 def _resume(kind: str) -> Callable[[Files], None]:
     def read(files: Files) -> None:
-        seal(lay_out(files), files)
-        keras.utils.set_random_seed(SEED + 1)
-        restored: list[Record] = []
+        seal(lay_out(files, kind), files)
+        keras.utils.set_random_seed(8)
         try:
-            PROGRAMS[kind](Path("run").absolute(), restored.append)
+            _PROGRAMS[kind](Path("run").absolute())
         except Exception as error:
-            if not _is_of_others(error, restored=bool(restored)):
+            restored = any(e["event"] == "restored" for e in read_events("run"))
+            if not _is_of_others(error, restored=restored):
                 raise
 
     return read
@@ -49,6 +52,6 @@ def _is_of_others(error: Exception, *, restored: bool) -> bool:
     It may be legal: which ones a callback can work with is its own business.
     """
     *_, last = traceback.extract_tb(error.__traceback__)
-    return last.filename.startswith(_RELEASED) or (
+    return last.filename.startswith(_PROGRAM) or (
         restored and not last.filename.startswith(_OURS)
     )

@@ -1,18 +1,15 @@
-"""What is mutated: the released checkpoints, and small files as this library writes.
+"""What is mutated beside checkpoints: small files as this library writes them.
 
 The corpus has what was changed of these, which therefore stay as they are.
 """
 
 import json
 import random
-from pathlib import Path
 
 import numpy as np
 
 from resilient.serialization import rng
 from resilient.serialization.json_values import encode
-
-RELEASED = Path(__file__).parents[1] / "released" / "schema-1"
 
 _BEAT = {
     "attempt": "0123456789ab",

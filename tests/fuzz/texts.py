@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from another_backend import CHECKPOINTS, FIT, LOOP
 from support.checkpoint_samples import save_run
 from support.manifests import resealed, sealed
 
@@ -38,19 +39,19 @@ from resilient.telemetry.events import attempts_so_far, read_events
 from resilient.training.divergence import rollback
 
 from . import mutations, trees
-from .seeds import RELEASED, VALUES, samples
+from .seeds import VALUES, samples
 from .target import Files, Target
 
 FILE = "content"
-STEP = "step-00000009"
 _REFUSED = (MalformedError, NotKnownError, SchemaError)
 _ARRAYS = {"a": np.zeros(400), "b": np.zeros((3, 2), np.uint8)}
 
 
 def targets() -> list[Target]:
-    manifest = (RELEASED / "torch" / "fit" / STEP / "manifest.json").read_bytes()
-    run = (RELEASED / "torch" / "loop" / STEP / "run.json").read_bytes()
-    position = (RELEASED / "torch/fit" / STEP / "data/process-0-of-1.json").read_bytes()
+    fit, loop = CHECKPOINTS / "torch" / FIT, CHECKPOINTS / "torch" / LOOP
+    manifest = (fit / "manifest.json").read_bytes()
+    run = (loop / "run.json").read_bytes()
+    position = (fit / "data/process-0-of-1.json").read_bytes()
     small = samples()
     ours = (ResilientError, ManifestError)
     return [
@@ -224,8 +225,8 @@ def _lock(raw: bytes) -> None:
 
 
 def _reason(raw: bytes) -> None:
-    Path("quarantine", f"{STEP}-1").mkdir(parents=True)
-    Path("quarantine", f"{STEP}-1.reason.json").write_bytes(raw)
+    Path("quarantine", f"{FIT}-1").mkdir(parents=True)
+    Path("quarantine", f"{FIT}-1.reason.json").write_bytes(raw)
     (entry,) = quarantine.entries(Path())
     assert isinstance(entry.reason.open, bool)
     store = Store(".")

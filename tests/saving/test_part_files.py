@@ -79,7 +79,6 @@ def test_a_checkpoint_is_read(store):
     assert saved.run == RUN
     assert sorted(saved.tensors) == ["a", "loop.0"]
     assert saved.positions() == Positions()
-    assert {name: size for name, (size, _) in BACKEND.files.items()} == {"names": 8}
 
 
 def run_json(**other):

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from released.newer import make_newer
 from support.checkpoint_samples import (
     commit,
     filled,
@@ -20,6 +19,7 @@ from support.checkpoint_samples import (
     verified,
     writer,
 )
+from support.newer import make_newer
 
 from resilient.errors import (
     CheckpointMismatchError,

@@ -5,12 +5,11 @@ import os
 
 import pytest
 from support.checkpoint_samples import filled, newest_good, steps, verified
+from support.newer import VERSION, make_newer
 
 from resilient import NotSupportedError
 from resilient.cli.main import main
 from resilient.storage.quarantine import entries
-
-from .newer import VERSION, make_newer
 
 pytestmark = pytest.mark.once
 
