@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from resilient.backends import Snapshot, get_backend
+from resilient.backends import HeldTensors, get_backend
 from resilient.policies import latest
 from resilient.progress import Progress
 from resilient.state.variables import leaves, live_tensors
@@ -28,7 +28,7 @@ class Ours:
         self._backend = get_backend()
         self._store = Store(directory)
         self._writer = ThreadPoolExecutor(1)
-        self._snapshot: Snapshot | None = None
+        self._snapshot: HeldTensors | None = None
         self._written: Future[None] | None = None
         self._step = 0
 
@@ -66,7 +66,7 @@ class Ours:
     def _read(self, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
         return self._backend.read(str(checkpoint.path))
 
-    def _commit(self, snapshot: Snapshot, step: int) -> None:
+    def _commit(self, snapshot: HeldTensors, step: int) -> None:
         with self._store.staging(Progress(step, 0, step)) as staging:
             snapshot.write(str(staging.path))
             self._store.commit(

@@ -9,10 +9,10 @@ import functools
 import importlib
 from typing import Any
 
-from resilient.backends.base import ALONE, Backend, Part, Snapshot
+from resilient.backends.base import ALONE, Backend, HeldTensors, Part
 from resilient.errors import BackendNotAvailableError, NotSupportedError
 
-__all__ = ["BACKENDS", "Backend", "Snapshot", "get_backend", "read"]
+__all__ = ["BACKENDS", "Backend", "HeldTensors", "get_backend", "read"]
 
 # The libraries that each adapter imports; the extra of its name installs them.
 _LIBRARIES = {

@@ -6,8 +6,7 @@ and none may hold an approximation.
 """
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from resilient.backends.base import ALONE, Part
 from resilient.errors import CheckpointMismatchError, NotSupportedError
 
 # numpy itself does not know these; ml_dtypes registers them under their names.
@@ -35,45 +33,6 @@ DTYPES = frozenset(EXTENSION_DTYPES) | {
 
 # Of a tensor. No dots alone: some formats make a directory of it.
 NAME_PATTERN = r"^(?!\.\.?$)[A-Za-z0-9_.-]+$"
-
-
-class HeldSnapshot(ABC):
-    """Named, unchanging tensors on the host.
-
-    Args:
-        held: Name to tensor, of the kind that the backend writes fastest.
-    """
-
-    def __init__(self, held: dict[str, Any]) -> None:
-        self.held = held
-
-    @property
-    def arrays(self) -> Mapping[str, np.ndarray]:
-        return _Views(dict(self.held), self._view)
-
-    @abstractmethod
-    def _view(self, held: Any) -> np.ndarray:
-        """View one of them as a numpy array."""
-
-    def write(
-        self,
-        directory: str,
-        part: Part = ALONE,
-        names: Collection[str] | None = None,
-    ) -> None:
-        held = self.held
-        some = held if names is None else {name: held[name] for name in names}
-        self._write(some, directory, part)
-
-    @abstractmethod
-    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> None:
-        """Write some of them into an existing, empty directory."""
-
-    def digests(self, part: Part) -> dict[str, str]:
-        return {}
-
-    def release(self) -> None:
-        self.held.clear()
 
 
 @dataclass(frozen=True)
@@ -97,22 +56,6 @@ class Shards:
         """An array that this process owns whole."""
         owned = {(0,) * array.ndim: array} if array.size else {}
         return cls(array.shape, array.dtype, array.shape, owned)
-
-
-class _Views(Mapping[str, np.ndarray]):
-    """Views tensors when they are asked for: some are copied for that."""
-
-    def __init__(self, held: dict[str, Any], view: Callable[[Any], np.ndarray]) -> None:
-        self._held, self._view = held, view
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._view(self._held[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._held)
-
-    def __len__(self) -> int:
-        return len(self._held)
 
 
 def check_names(names: Iterable[str]) -> None:

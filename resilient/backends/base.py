@@ -8,13 +8,14 @@ Requirements on every backend:
 
 1. Whatever training does next, the snapshot keeps its bytes: it is a copy, or memory
    that the backend was shown not to write to while someone holds it.
-2. ``Snapshot.write`` may run on another thread and never commits.
+2. ``HeldTensors.write`` may run on another thread and never commits.
 3. ``read`` returns exactly the bytes that were written, under the same names, with
    the same dtypes (bfloat16 and float8 included), whatever the live device is.
 4. The format's own tools can read the directory without this library.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -48,12 +49,24 @@ class Part:
 ALONE = Part()
 
 
-class Snapshot(Protocol):
-    """Named tensors as they were, safe to write while training goes on."""
+class HeldTensors(ABC):
+    """Named tensors as they were, safe to write while training goes on.
+
+    Args:
+        held: Name to tensor, of the kind that the backend writes fastest.
+    """
+
+    def __init__(self, held: dict[str, Any]) -> None:
+        self.held = held
 
     @property
     def arrays(self) -> Mapping[str, np.ndarray]:
         """The tensors by name, read-only; of spread ones, what this process holds."""
+        return _Views(dict(self.held), self._view)
+
+    @abstractmethod
+    def _view(self, held: Any) -> np.ndarray:
+        """View one of them as a numpy array."""
 
     def write(
         self,
@@ -69,6 +82,13 @@ class Snapshot(Protocol):
             part: Of the checkpoint.
             names: Of the tensors; None: all.
         """
+        held = self.held
+        some = held if names is None else {name: held[name] for name in names}
+        self._write(some, directory, part)
+
+    @abstractmethod
+    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> None:
+        """Write some of them."""
 
     def digests(self, part: Part) -> dict[str, str]:
         """Checksums of what all processes must have alike, by which piece it is.
@@ -78,9 +98,27 @@ class Snapshot(Protocol):
         Args:
             part: As for ``write``.
         """
+        return {}
 
     def release(self) -> None:
         """Release live memory after writing; the next snapshot may reuse the rest."""
+        self.held.clear()
+
+
+class _Views(Mapping[str, np.ndarray]):
+    """Views tensors when they are asked for: some are copied for that."""
+
+    def __init__(self, held: dict[str, Any], view: Callable[[Any], np.ndarray]) -> None:
+        self._held, self._view = held, view
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._view(self._held[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
 
 
 class Generators(Protocol):
@@ -109,8 +147,8 @@ class Backend(Generators, Protocol):
     spreads: ClassVar[bool]
 
     def snapshot(
-        self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
-    ) -> Snapshot:
+        self, tensors: Mapping[str, Any], reuse: HeldTensors | None = None
+    ) -> HeldTensors:
         """Hold the current bytes of tensors on the host. Training waits for this.
 
         Args:
@@ -130,7 +168,7 @@ class Backend(Generators, Protocol):
         that processes share may be left on the disk, as a ``stored.StoredTensor``.
 
         Args:
-            directory: What ``Snapshot.write`` filled, of all processes.
+            directory: What ``HeldTensors.write`` filled, of all processes.
             part: Whose.
 
         Raises:
@@ -146,7 +184,7 @@ class Backend(Generators, Protocol):
 
         ``value`` is as ``read`` returns it; of a tensor that is spread over devices,
         only what the devices of this process need is read. On torch it may also be as
-        in ``Snapshot.arrays``. No process waits for another.
+        in ``HeldTensors.arrays``. No process waits for another.
 
         Shape and dtype were compared before; nothing is cast. A read-only array may be
         kept: nobody writes to it.

@@ -23,7 +23,6 @@ import numpy as np
 
 from resilient.backends import jax_files
 from resilient.backends.arrays import (
-    HeldSnapshot,
     Shards,
     check_dtype,
     check_like,
@@ -31,7 +30,7 @@ from resilient.backends.arrays import (
     copy_array,
     spread_elements,
 )
-from resilient.backends.base import ALONE, Backend, Part, Snapshot
+from resilient.backends.base import ALONE, Backend, HeldTensors, Part
 from resilient.backends.stored import StoredTensor
 from resilient.errors import NotSupportedError
 
@@ -43,8 +42,8 @@ class JaxBackend:
     spreads: ClassVar[bool] = True
 
     def snapshot(
-        self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
-    ) -> Snapshot:
+        self, tensors: Mapping[str, Any], reuse: HeldTensors | None = None
+    ) -> HeldTensors:
         check_names(tensors)
         process = jax.process_index()
         values = {name: _value(name, tensor) for name, tensor in tensors.items()}
@@ -113,7 +112,7 @@ class JaxBackend:
         return {"jax": jax.__version__, "jaxlib": version("jaxlib")}
 
 
-class _Held(HeldSnapshot):
+class _Held(HeldTensors):
     def _view(self, held: Any) -> Any:
         """The array; of one in shards, the shards of this process."""
         return held if isinstance(held, Shards) else np.asarray(held)

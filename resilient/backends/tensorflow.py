@@ -21,14 +21,13 @@ from msgspec import Meta
 
 from resilient.backends import tensorflow_files
 from resilient.backends.arrays import (
-    HeldSnapshot,
     check_dtype,
     check_like,
     check_names,
     copy_array,
     spread_elements,
 )
-from resilient.backends.base import ALONE, Backend, Part, Snapshot
+from resilient.backends.base import ALONE, Backend, HeldTensors, Part
 from resilient.backends.tensorflow_files import CPU, tensor_of, to_numpy
 from resilient.errors import NotSupportedError
 
@@ -54,8 +53,8 @@ class TensorFlowBackend:
     spreads: ClassVar[bool] = False
 
     def snapshot(
-        self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
-    ) -> Snapshot:
+        self, tensors: Mapping[str, Any], reuse: HeldTensors | None = None
+    ) -> HeldTensors:
         check_names(tensors)
         here = _here()
         held = {name: _hold(name, value, here) for name, value in tensors.items()}
@@ -121,7 +120,7 @@ class TensorFlowBackend:
         return {"tensorflow": str(tf.__version__)}
 
 
-class _Held(HeldSnapshot):
+class _Held(HeldTensors):
     def _view(self, held: tf.Tensor) -> np.ndarray:
         return to_numpy(held)
 

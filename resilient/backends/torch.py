@@ -21,14 +21,13 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from resilient.backends import torch_files
 from resilient.backends.arrays import (
     EXTENSION_DTYPES,
-    HeldSnapshot,
     as_stored,
     check_dtype,
     check_like,
     check_names,
     contiguous_bytes,
 )
-from resilient.backends.base import ALONE, Backend, Part, Snapshot
+from resilient.backends.base import ALONE, Backend, HeldTensors, Part
 from resilient.backends.parallel_copy import copy_all
 from resilient.backends.torch_files import name_of, piece_name, to_numpy, to_torch
 from resilient.backends.torch_random import TorchGenerators
@@ -44,8 +43,8 @@ class TorchBackend(TorchGenerators):
     spreads: ClassVar[bool] = True
 
     def snapshot(
-        self, tensors: Mapping[str, Any], reuse: Snapshot | None = None
-    ) -> Snapshot:
+        self, tensors: Mapping[str, Any], reuse: HeldTensors | None = None
+    ) -> HeldTensors:
         check_names(tensors)
         live = {name: _live(name, value) for name, value in tensors.items()}
         free = reuse.held if isinstance(reuse, _Copies) else {}
@@ -176,7 +175,7 @@ class _Spread:
         return str(cut)
 
 
-class _Copies(HeldSnapshot):
+class _Copies(HeldTensors):
     """Copies, whose memory the next snapshot may reuse.
 
     Args:

@@ -10,8 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from resilient.backends import base
-from resilient.backends.base import ALONE, Part
+from resilient.backends.base import ALONE, HeldTensors, Part
 from resilient.errors import NotSupportedError
 from resilient.progress import Progress
 from resilient.saving.run_json import RunJson, decoded, encoded
@@ -54,7 +53,7 @@ class Snapshot:
 
     run: RunJson
     position: Encoded
-    tensors: base.Snapshot
+    tensors: HeldTensors
     progress: Progress
     part: Part = ALONE
     metrics: Mapping[str, float] = field(default_factory=dict)

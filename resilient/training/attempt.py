@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
-from resilient.backends import base
+from resilient.backends.base import HeldTensors
 from resilient.data.inputs import DataInputs
 from resilient.policies.monitored import MonitoredMetrics
 from resilient.progress import Progress
@@ -264,7 +264,7 @@ class Attempt:
         self,
         progress: Progress,
         logs: Mapping[str, float] | None,
-        reuse: base.Snapshot | None,
+        reuse: HeldTensors | None,
         *,
         in_epoch: bool,
     ) -> Snapshot:

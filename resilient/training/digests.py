@@ -2,37 +2,12 @@
 
 from typing import Any
 
-from resilient.backends import base
+from resilient.backends.base import HeldTensors
 from resilient.progress import Progress
 from resilient.saving.snapshot import Snapshot
 from resilient.saving.writer import BackgroundWriter
 from resilient.telemetry.events import Events
 from resilient.training import trial
-
-
-class DigestRecorder:
-    """Records digests of snapshots as events, on a writer's thread."""
-
-    def __init__(self, events: Events) -> None:
-        self._events = events
-        self._names: tuple[str, ...] = ()  # of leaves, as recorded last
-
-    def process(self, snapshot: Snapshot) -> None:
-        """Record the digest of a snapshot, and free its memory."""
-        from resilient.saving.digest import digest
-
-        try:
-            found = digest(snapshot)
-        finally:
-            snapshot.release()
-        known, self._names = found.names == self._names, found.names
-        self._events.emit(
-            "digest",
-            **snapshot.progress.to_json(),
-            digest=found.whole,
-            leaves=found.leaves,
-            **({} if known else {"names": found.names}),
-        )
 
 
 class StateDigests:
@@ -52,8 +27,9 @@ class StateDigests:
         self._every, self._events = every, events
         self.wanted = every is not None
         self._last: Progress | None = None
-        self._writer = BackgroundWriter[Snapshot](DigestRecorder(events))
-        self._spare: base.Snapshot | None = None
+        self._writer = BackgroundWriter[Snapshot](self)
+        self._names: tuple[str, ...] = ()  # of leaves, as recorded last
+        self._spare: HeldTensors | None = None
 
     def __enter__(self) -> "StateDigests":
         return self
@@ -74,7 +50,7 @@ class StateDigests:
         every = self._every
         return every is not None and progress.step // every > before.step // every
 
-    def spare(self) -> base.Snapshot | None:
+    def spare(self) -> HeldTensors | None:
         """Memory for the next snapshot, once the last one is not looked at any more."""
         self.wait()
         return self._spare
@@ -88,6 +64,23 @@ class StateDigests:
         self._spare = snapshot.tensors
         self._writer.start(snapshot)
         trial.pause()
+
+    def process(self, snapshot: Snapshot) -> None:
+        """Record the digest of a snapshot, on the writer's thread; free its memory."""
+        from resilient.saving.digest import digest
+
+        try:
+            found = digest(snapshot)
+        finally:
+            snapshot.release()
+        known, self._names = found.names == self._names, found.names
+        self._events.emit(
+            "digest",
+            **snapshot.progress.to_json(),
+            digest=found.whole,
+            leaves=found.leaves,
+            **({} if known else {"names": found.names}),
+        )
 
     def add_batch(self, progress: Progress, batch: Any) -> None:
         """Record the digest of a batch that was drawn, and not trained on."""

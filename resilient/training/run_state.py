@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from resilient.backends import base
-from resilient.backends.base import Backend, Part
+from resilient.backends.base import Backend, HeldTensors, Part
 from resilient.errors import WarnOnce
 from resilient.objects.training_setup.changes import changes
 from resilient.progress import Progress
@@ -111,7 +110,7 @@ class RunState:
         random: Any,
         *,
         logs: Mapping[str, float] | None,
-        reuse: base.Snapshot | None,
+        reuse: HeldTensors | None,
     ) -> Snapshot:
         """Take a snapshot of everything.
 
@@ -133,7 +132,7 @@ class RunState:
         arrays: dict[str, Any],
         *,
         progress: Progress,
-        reuse: base.Snapshot | None,
+        reuse: HeldTensors | None,
     ) -> Snapshot:
         """Copy the current bytes of everything.
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from resilient.backends import get_backend
-from resilient.backends.arrays import HeldSnapshot
+from resilient.backends.base import HeldTensors
 
 SERVER = Path(__file__).parents[2] / "examples" / "tensorflow_server.py"
 
@@ -35,7 +35,7 @@ def main(directory: str) -> None:
         variable = tf.Variable(np.arange(5.0))
     backend = get_backend()
     snapshot = backend.snapshot({"variable": variable})
-    assert isinstance(snapshot, HeldSnapshot)
+    assert isinstance(snapshot, HeldTensors)
     assert "/job:ps/" in variable.device
     assert "/job:ps/" not in snapshot.held["variable"].device
     variable.assign_add(np.ones(5))

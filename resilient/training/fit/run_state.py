@@ -5,8 +5,7 @@ from typing import Any
 
 import keras
 
-from resilient.backends import base
-from resilient.backends.base import Backend, Part
+from resilient.backends.base import Backend, HeldTensors, Part
 from resilient.errors import CheckpointMismatchError
 from resilient.objects.attribute_watch import AttributeWatch, is_value, parts_of
 from resilient.objects.callbacks.capture import CallbackStates
@@ -110,7 +109,7 @@ class FitState(RunState):
         random: Any,
         *,
         logs: Mapping[str, float] | None,
-        reuse: base.Snapshot | None,
+        reuse: HeldTensors | None,
     ) -> Snapshot:
         arrays: dict[str, Any] = {}
         callbacks = self.callbacks.capture(arrays)

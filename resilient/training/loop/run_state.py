@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from resilient import keras_internals
-from resilient.backends import base, determinism
-from resilient.backends.base import Backend, Part
+from resilient.backends import determinism
+from resilient.backends.base import Backend, HeldTensors, Part
 from resilient.distributed.checks.model import require_same_values
 from resilient.distributed.group import Group
 from resilient.errors import CheckpointMismatchError, NotSupportedError
@@ -103,7 +103,7 @@ class LoopState(RunState):
         random: Any,
         *,
         logs: Mapping[str, float] | None,
-        reuse: base.Snapshot | None,
+        reuse: HeldTensors | None,
     ) -> Snapshot:
         self._require_metrics()
         operations = rng_ops.operations_of_new_functions(self._functions)
