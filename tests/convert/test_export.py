@@ -113,13 +113,9 @@ def with_the_owners_tool(variables):
     if BACKEND == "tensorflow":
         import tensorflow as tf
 
-        reader = tf.train.load_checkpoint(str(variables))
-        keys = {
-            key.removeprefix("tensors/").partition("/")[0].replace("..", "."): key
-            for key in reader.get_variable_to_shape_map()
-            if key.startswith("tensors/")
-        }
-        return {name: reader.get_tensor(key) for name, key in keys.items()}
+        reader = tf.train.load_checkpoint(str(variables / "state"))
+        names = reader.get_variable_to_shape_map()
+        return {name: reader.get_tensor(name) for name in names}
     if BACKEND == "jax":
         import orbax.checkpoint
 
