@@ -51,6 +51,8 @@ class JaxBackend:
             _check_owner(name, value, process)
         mine = {name: _held(value, process) for name, value in values.items()}
         held = {name: each for name, each in mine.items() if each is not None}
+        if any(isinstance(each, Shards) for each in held.values()):
+            jax_files.check_file_names(held)
         # After all copies were started: training waits for those.
         for piece in _pieces(held):
             if isinstance(piece, jax.Array):

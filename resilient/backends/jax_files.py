@@ -23,14 +23,35 @@ import tensorstore as ts
 from resilient.backends.arrays import EXTENSION_DTYPES, Shards
 from resilient.backends.base import ALONE, Part
 from resilient.backends.stored import StoredTensor, decoding, plain
+from resilient.errors import NotSupportedError
 
 _STATE = "state"
 _METADATA = "_METADATA"
 _SMALL = 1 << 18  # bytes; smaller arrays are read whole
+_LONGEST = 255  # bytes, of a directory's name
 _ALIGNMENT = 64  # bytes; less, and JAX copies
 # Files are flushed when the checkpoint is sealed, all at once.
 _WRITING = ts.Context({"file_io_sync": False})
 _MAPPED = ts.Context({"file_io_mode": {"mode": "memmap"}})
+
+
+def check_file_names(names: Iterable[str]) -> None:
+    """Refuse names that no directory can have: in Zarr every tensor has one.
+
+    TensorStore would try for ever.
+
+    Raises:
+        NotSupportedError: A name is too long.
+    """
+    for name in names:
+        if len(name) > _LONGEST:
+            raise NotSupportedError(
+                "A tensor's name is too long to be the name of a directory, and each "
+                "tensor needs one when any is spread over several devices.",
+                received=f"{len(name)} characters: {name}",
+                hint=f"Give layers shorter names: the whole may have {_LONGEST} "
+                "characters.",
+            )
 
 
 def write(tensors: Mapping[str, Any], directory: str, part: Part) -> None:

@@ -17,6 +17,7 @@ import warnings
 warnings.simplefilter("error")
 import jax, keras, numpy as np, sys
 from resilient.backends import get_backend
+from resilient.errors import NotSupportedError
 
 devices = keras.distribution.list_devices()
 assert len(devices) == 2
@@ -40,6 +41,12 @@ elsewhere.assign(jax.device_put(elsewhere.value, jax.devices()[1]))
 adapter.assign(elsewhere, value)
 assert elsewhere.value.devices() == {jax.devices()[1]}
 
+try:
+    adapter.snapshot({"n" * 256: variable})
+except NotSupportedError as error:
+    assert "256 characters" in str(error)
+else:
+    raise AssertionError("taken")
 print("kept")
 """
 
