@@ -38,14 +38,16 @@ def get_backend(name: str | None = None) -> Backend:
     return _load(_keras_backend() if name is None else name)
 
 
-def read(saver: str, directory: str, part: Part = ALONE) -> dict[str, Any]:
+def read(
+    saver: str, directory: str, part: Part = ALONE, *, lazy: bool = False
+) -> dict[str, Any]:
     """Read the tensors that a backend wrote, with its library, but without Keras.
 
     Args:
         saver: Name of the backend.
         directory: As for ``Backend.read``.
-        part: As for ``Backend.read``. Large tensors may stay on the disk, as a
-            ``stored.StoredTensor``.
+        part: As for ``Backend.read``.
+        lazy: Whether large tensors may stay on the disk, as a ``stored.StoredTensor``.
 
     Raises:
         BackendNotAvailableError: The library cannot be imported.
@@ -55,7 +57,7 @@ def read(saver: str, directory: str, part: Part = ALONE) -> dict[str, Any]:
         files = importlib.import_module(f"{__name__}.{saver}_files")
     except ImportError as error:
         raise _not_available(saver, error) from error
-    found: dict[str, Any] = files.read(directory, part, lazy=True)
+    found: dict[str, Any] = files.read(directory, part, lazy=lazy)
     return found
 
 

@@ -93,7 +93,7 @@ def look_at_part(
     """
 
     def tensors(folder: str) -> dict[str, Any]:
-        return backends.read(saver, folder, part)
+        return backends.read(saver, folder, part, lazy=True)
 
     run, position, found = _read(part, checkpoint, tensors)
     own = {name: found[name] for name in run.arrays}
