@@ -206,7 +206,7 @@ def test_a_full_disk_stops_the_training_at_the_next_batch(tmp_path, monkeypatch)
 def test_a_full_disk_is_told_at_the_end_of_fit(tmp_path, monkeypatch):
     monkeypatch.setattr(Snapshot, "write_state", full)
     with pytest.raises(CheckpointWriteError, match="step 6"):
-        fitting.fit(fitting.model(), tmp_path, epochs=1)
+        fitting.fit(fitting.model(), tmp_path, epochs=1, save_freq="epoch")
 
 
 def test_a_users_error_leaves_the_save_before_it_committed(tmp_path, monkeypatch):
