@@ -6,7 +6,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from resilient.backends import HeldTensors, get_backend
+from resilient.backends import HeldTensors, get_backend, read
 from resilient.policies import latest
 from resilient.progress import Progress
 from resilient.state.variables import leaves, live_tensors
@@ -64,7 +64,7 @@ class Ours:
         self._snapshot = None
 
     def _read(self, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-        return self._backend.read(str(checkpoint.path))
+        return read(self._backend.name, str(checkpoint.path))
 
     def _commit(self, snapshot: HeldTensors, step: int) -> None:
         with self._store.staging(Progress(step, 0, step)) as staging:

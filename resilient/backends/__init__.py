@@ -9,7 +9,8 @@ import functools
 import importlib
 from typing import Any
 
-from resilient.backends.base import ALONE, Backend, HeldTensors, Part
+from resilient.backends.base import ALONE, Backend, HeldTensors, Part, plain
+from resilient.backends.stored import decoding
 from resilient.errors import BackendNotAvailableError, NotSupportedError
 
 __all__ = ["BACKENDS", "Backend", "HeldTensors", "get_backend", "read"]
@@ -43,21 +44,25 @@ def read(
 ) -> dict[str, Any]:
     """Read the tensors that a backend wrote, with its library, but without Keras.
 
+    Every byte of the files was compared with its checksum before. Arrays are read-only,
+    and may be mapped. A tensor that is spread over processes is a ``StoredTensor``.
+
     Args:
         saver: Name of the backend.
-        directory: As for ``Backend.read``.
-        part: As for ``Backend.read``.
-        lazy: Whether large tensors may stay on the disk, as a ``stored.StoredTensor``.
+        directory: What ``HeldTensors.write`` filled, of all processes.
+        part: Whose tensors to read, beside those that all processes have.
+        lazy: Whether other large tensors may stay on the disk as well.
 
     Raises:
         BackendNotAvailableError: The library cannot be imported.
-        CorruptCheckpointError: As for ``Backend.read``.
+        CorruptCheckpointError: The files hold something else than ``write`` writes.
     """
     try:
         files = importlib.import_module(f"{__name__}.{saver}_files")
     except ImportError as error:
         raise _not_available(saver, error) from error
-    found: dict[str, Any] = files.read(directory, part, lazy=lazy)
+    with decoding(directory), plain(directory) as path:
+        found: dict[str, Any] = files.read(path, part, lazy=lazy)
     return found
 
 

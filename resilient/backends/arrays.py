@@ -7,7 +7,6 @@ and none may hold an approximation.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -32,30 +31,7 @@ DTYPES = frozenset(EXTENSION_DTYPES) | {
 }
 
 # Of a tensor. No dots alone: some formats make a directory of it.
-NAME_PATTERN = r"^(?!\.\.?$)[A-Za-z0-9_.-]+$"
-
-
-@dataclass(frozen=True)
-class Shards:
-    """The shards of one array, spread over devices, that this process owns.
-
-    Attributes:
-        shape: Of the whole array.
-        dtype: Of the whole array.
-        shard_shape: Of every shard; of an array in one piece, ``shape``.
-        owned: Where a shard begins -> what NumPy can view as an array.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    shard_shape: tuple[int, ...]
-    owned: dict[tuple[int, ...], Any]
-
-    @classmethod
-    def whole(cls, array: np.ndarray) -> "Shards":
-        """An array that this process owns whole."""
-        owned = {(0,) * array.ndim: array} if array.size else {}
-        return cls(array.shape, array.dtype, array.shape, owned)
+_NAME = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9_.-]+")
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -65,7 +41,7 @@ def check_names(names: Iterable[str]) -> None:
         NotSupportedError: A name has other characters than ``[A-Za-z0-9_.-]``.
     """
     for name in names:
-        if not _is_name(name):
+        if not _NAME.fullmatch(name):
             raise NotSupportedError(
                 "A tensor's name has characters that not every file format can store.",
                 received=repr(name),
@@ -73,18 +49,8 @@ def check_names(names: Iterable[str]) -> None:
             )
 
 
-@lru_cache(1 << 16)  # a snapshot asks for each tensor, and training waits
-def _is_name(name: str) -> bool:
-    return re.fullmatch(NAME_PATTERN, name) is not None
-
-
-@lru_cache
-def _is_stored(dtype: object) -> bool:
-    return str(dtype) in DTYPES
-
-
 @lru_cache  # NumPy makes it anew each time, in Python
-def dtype_name(dtype: np.dtype[Any]) -> str:
+def dtype_name(dtype: object) -> str:
     """What ``str`` makes of a dtype."""
     return str(dtype)
 
@@ -95,12 +61,22 @@ def check_dtype(name: str, dtype: object) -> None:
     Raises:
         NotSupportedError: ``dtype`` (or its name) is not of numbers or booleans.
     """
-    if not _is_stored(dtype):
+    if dtype_name(dtype) not in DTYPES:
         raise NotSupportedError(
             f"The tensor {name!r} has a dtype that a checkpoint cannot hold.",
             received=f"dtype {dtype}",
             hint=f"Use one of {', '.join(sorted(DTYPES))}.",
         )
+
+
+def not_stored(name: str, kind: str, advice: str = "") -> NotSupportedError:
+    """The error for a tensor of a kind that a checkpoint cannot hold."""
+    return NotSupportedError(
+        f"The tensor {name!r} has a type that a checkpoint cannot hold.",
+        received=kind,
+        hint="Use dense tensors, variables and arrays of numbers or booleans. "
+        f"{advice}".rstrip(),
+    )
 
 
 def as_stored(name: str, value: np.ndarray) -> np.ndarray:

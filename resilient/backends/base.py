@@ -1,7 +1,7 @@
 """The interface to TensorFlow, JAX and PyTorch: everything that differs between them.
 
-A backend copies live tensors to the host, writes that copy in its native format, reads
-it back, and captures the backend's global random state. It knows nothing of epochs,
+A backend copies live tensors to the host, writes that copy in its native format, sets
+live ones, and captures the backend's global random state. It knows nothing of epochs,
 callbacks, policies, commits or Keras trainers.
 
 Requirements on every backend:
@@ -9,11 +9,14 @@ Requirements on every backend:
 1. Whatever training does next, the snapshot keeps its bytes: it is a copy, or memory
    that the backend was shown not to write to while someone holds it.
 2. ``HeldTensors.write`` may run on another thread and never commits.
-3. ``read`` returns exactly the bytes that were written, under the same names, with
-   the same dtypes (bfloat16 and float8 included), whatever the live device is.
+3. ``backends.read`` returns exactly the bytes that were written, under the same names,
+   with the same dtypes (bfloat16 and float8 included), whatever the live device is.
 4. The format's own tools can read the directory without this library.
 """
 
+import contextlib
+import os
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -47,6 +50,46 @@ class Part:
 
 
 ALONE = Part()
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of one array, spread over devices, that this process owns.
+
+    Attributes:
+        shape: Of the whole array.
+        dtype: Of the whole array.
+        shard_shape: Of every shard; of an array in one piece, ``shape``.
+        owned: Where a shard begins -> what NumPy can view as an array.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    shard_shape: tuple[int, ...]
+    owned: dict[tuple[int, ...], Any]
+
+    @classmethod
+    def whole(cls, array: np.ndarray) -> "Shards":
+        """An array that this process owns whole."""
+        owned = {(0,) * array.ndim: array} if array.size else {}
+        return cls(array.shape, array.dtype, array.shape, owned)
+
+
+@contextlib.contextmanager
+def plain(directory: str | os.PathLike[str]) -> Iterator[str]:
+    """The directory under an absolute path of UTF-8 without brackets and backslashes.
+
+    To TensorFlow ``run[1]`` is a pattern, which ``run1`` matches; to TensorStore a
+    backslash separates directories. No library takes a path that is not UTF-8.
+    """
+    path = os.path.abspath(directory)
+    if not any(c in "[\\" or "\ud800" <= c <= "\udfff" for c in path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as beside:
+        link = os.path.join(beside, "directory")
+        os.symlink(path, link)
+        yield link
 
 
 class HeldTensors(ABC):
@@ -84,11 +127,12 @@ class HeldTensors(ABC):
         """
         held = self.held
         some = held if names is None else {name: held[name] for name in names}
-        self._write(some, directory, part)
+        with plain(directory) as path:
+            self._write(some, path, part)
 
     @abstractmethod
     def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> None:
-        """Write some of them."""
+        """Write some of them into a directory with a plain name."""
 
     def digests(self, part: Part) -> dict[str, str]:
         """Checksums of what all processes must have alike, by which piece it is.
@@ -158,33 +202,15 @@ class Backend(Generators, Protocol):
                 overwritten, which is four times as fast as fresh memory.
         """
 
-    def read(self, directory: str, part: Part = ALONE) -> dict[str, Any]:
-        """Read the tensors of a written snapshot, as numpy arrays.
-
-        The backend's library reads its own files, of which every byte was compared
-        with its checksum before. They may be mapped.
-
-        With several processes, those that all have, and those of ``part``. A tensor
-        that processes share may be left on the disk, as a ``stored.StoredTensor``.
-
-        Args:
-            directory: What ``HeldTensors.write`` filled, of all processes.
-            part: Whose.
-
-        Raises:
-            CorruptCheckpointError: The files hold something else than what ``write``
-                writes.
-        """
-
     def require_like(self, target: Any, value: Any) -> None:
         """Raise CheckpointMismatchError where ``assign`` would cast or broadcast."""
 
     def assign(self, target: Any, value: Any) -> None:
         """Set a Keras variable, backend variable or buffer in place.
 
-        ``value`` is as ``read`` returns it; of a tensor that is spread over devices,
-        only what the devices of this process need is read. On torch it may also be as
-        in ``HeldTensors.arrays``. No process waits for another.
+        ``value`` is as ``backends.read`` returns it; of a tensor that is spread over
+        devices, only what the devices of this process need is read. On torch it may
+        also be as in ``HeldTensors.arrays``. No process waits for another.
 
         Shape and dtype were compared before; nothing is cast. A read-only array may be
         kept: nobody writes to it.

@@ -12,7 +12,7 @@ Refuses typed PRNG keys and sparse arrays. JAX has no global random state.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -23,14 +23,14 @@ import numpy as np
 
 from resilient.backends import jax_files
 from resilient.backends.arrays import (
-    Shards,
     check_dtype,
     check_like,
     check_names,
     copy_array,
+    not_stored,
     spread_elements,
 )
-from resilient.backends.base import ALONE, Backend, HeldTensors, Part
+from resilient.backends.base import Backend, HeldTensors, Shards
 from resilient.backends.stored import StoredTensor
 from resilient.errors import NotSupportedError
 
@@ -47,20 +47,18 @@ class JaxBackend:
         check_names(tensors)
         process = jax.process_index()
         values = {name: _value(name, tensor) for name, tensor in tensors.items()}
-        for name, value in values.items():
-            _check_owner(name, value, process)
+        if process:
+            _check_owners(values)
         mine = {name: _held(value, process) for name, value in values.items()}
         held = {name: each for name, each in mine.items() if each is not None}
         if any(isinstance(each, Shards) for each in held.values()):
             jax_files.check_file_names(held)
         # After all copies were started: training waits for those.
-        for piece in _pieces(held):
-            if isinstance(piece, jax.Array):
-                piece.copy_to_host_async()
-        return _Held(held)
-
-    def read(self, directory: str, part: Part = ALONE) -> dict[str, Any]:
-        return {**jax_files.read(directory, part, lazy=jax.process_count() > 1)}
+        for each in held.values():
+            for piece in each.owned.values() if isinstance(each, Shards) else (each,):
+                if isinstance(piece, jax.Array):
+                    piece.copy_to_host_async()
+        return jax_files.Held(held)
 
     def require_like(self, target: Any, value: Any) -> None:
         if not isinstance(target, keras.Variable):
@@ -114,40 +112,28 @@ class JaxBackend:
         return {"jax": jax.__version__, "jaxlib": version("jaxlib")}
 
 
-class _Held(HeldTensors):
-    def _view(self, held: Any) -> Any:
-        """The array; of one in shards, the shards of this process."""
-        return held if isinstance(held, Shards) else np.asarray(held)
-
-    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> None:
-        jax_files.write(held, directory, part)
-
-
 def _value(name: str, tensor: Any) -> Any:
     """The array behind ``tensor``; refuses before anything is transferred."""
     value = tensor.value if isinstance(tensor, keras.Variable) else tensor
     if isinstance(value, np.ndarray | np.generic):
         return copy_array(name, np.asarray(value))
     if not isinstance(value, jax.Array):
-        raise NotSupportedError(
-            f"The tensor {name!r} has a type that a checkpoint cannot hold.",
-            received=f"{type(value).__name__}",
-            hint="Use dense arrays and variables of numbers or booleans. For a typed "
-            "PRNG key, save jax.random.key_data(key).",
-        )
+        why = "For a typed PRNG key, save jax.random.key_data(key)."
+        raise not_stored(name, type(value).__name__, why)
     check_dtype(name, value.dtype)
     return value
 
 
-def _check_owner(name: str, value: Any, process: int) -> None:
+def _check_owners(values: Mapping[str, Any]) -> None:
     """Refuse an array that only this process has."""
-    if process and isinstance(value, jax.Array) and value.is_fully_addressable:
-        raise NotSupportedError(
-            f"The tensor {name!r} is not shared by all processes.",
-            received=f"in process {process}: {value.sharding}",
-            hint="Set a keras.distribution over the devices of all processes before "
-            "you create the model.",
-        )
+    for name, value in values.items():
+        if isinstance(value, jax.Array) and value.is_fully_addressable:
+            raise NotSupportedError(
+                f"The tensor {name!r} is not shared by all processes.",
+                received=f"in process {jax.process_index()}: {value.sharding}",
+                hint="Set a keras.distribution over the devices of all processes "
+                "before you create the model.",
+            )
 
 
 def _held(value: Any, process: int) -> Any:
@@ -186,13 +172,8 @@ def _on_host(array: jax.Array) -> bool:
     return all(device.platform == "cpu" for device in array.devices())
 
 
-def _pieces(held: Mapping[str, Any]) -> Iterator[Any]:
-    for each in held.values():
-        yield from each.owned.values() if isinstance(each, Shards) else (each,)
-
-
 def like(current: jax.Array, value: np.ndarray | StoredTensor) -> jax.Array:
-    """``value``, as ``read`` returns it, placed on devices like ``current``."""
+    """A value, as ``backends.read`` returns it, on devices like the current one."""
     if len(current.sharding.device_set) > 1:
         return _spread(current, value)
     # Committed to a device only if the old array was, or training would recompile.

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import tensorstore as ts
 
-from resilient.backends.arrays import EXTENSION_DTYPES, Shards
-from resilient.backends.base import ALONE, Part
-from resilient.backends.stored import StoredTensor, decoding, plain
+from resilient.backends.arrays import EXTENSION_DTYPES
+from resilient.backends.base import HeldTensors, Part, Shards, plain
+from resilient.backends.stored import StoredTensor, decoding
 from resilient.errors import NotSupportedError
 
 _STATE = "state"
@@ -54,29 +54,27 @@ def check_file_names(names: Iterable[str]) -> None:
             )
 
 
-def write(tensors: Mapping[str, Any], directory: str, part: Part) -> None:
-    """Write what this process owns into an existing, empty directory.
+class Held(HeldTensors):
+    """Arrays, and the shards of this process, to be written without a copy."""
 
-    Args:
-        tensors: ``Shards``, and what NumPy can view as arrays.
-        directory: Of this process; the files of all are merged later.
-        part: Of the checkpoint.
-    """
-    spread = {name: each for name, each in tensors.items() if isinstance(each, Shards)}
-    whole = {
-        name: Shards.whole(np.asarray(each))
-        for name, each in tensors.items()
-        if name not in spread
-    }
-    with plain(directory) as path:
-        state = os.path.join(path, _STATE)
+    def _view(self, held: Any) -> Any:
+        return held if isinstance(held, Shards) else np.asarray(held)
+
+    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> None:
+        spread = {name: each for name, each in held.items() if isinstance(each, Shards)}
+        whole = {
+            name: Shards.whole(np.asarray(each))
+            for name, each in held.items()
+            if name not in spread
+        }
+        state = os.path.join(directory, _STATE)
         if not part.index:
             _write_tree(spread | whole, state, ocdbt=not spread)
             return
         if spread:
             os.mkdir(state)
             _write_arrays(spread, _place(state), first=False)
-        _write_tree(whole, os.path.join(path, part.name), ocdbt=True)
+        _write_tree(whole, os.path.join(directory, part.name), ocdbt=True)
 
 
 def _write_tree(arrays: Mapping[str, Shards], path: str, *, ocdbt: bool) -> None:
@@ -163,47 +161,34 @@ def _tree_metadata(names: Iterable[str], *, ocdbt: bool) -> dict[str, Any]:
 
 
 def read(
-    directory: str, part: Part = ALONE, *, lazy: bool = False
+    directory: str, part: Part, *, lazy: bool
 ) -> dict[str, np.ndarray | StoredTensor]:
-    """Every array of a part, read-only, in memory that JAX need not copy.
-
-    What was written in shards stays on the disk until slices are asked for.
-
-    Args:
-        directory: What ``write`` filled, of all processes.
-        part: Whose, beside those that all have.
-        lazy: Leave all that is large on the disk.
-
-    Raises:
-        CorruptCheckpointError: Its files hold something else.
-    """
+    """Arrays in memory that JAX need not copy; those in shards stay on the disk."""
     found = _read_tree(os.path.join(directory, _STATE), lazy=lazy)
     if part.index:
         found |= _read_tree(os.path.join(directory, part.name), lazy=lazy)
     return found
 
 
-def _read_tree(directory: str, *, lazy: bool) -> dict[str, np.ndarray | StoredTensor]:
+def _read_tree(path: str, *, lazy: bool) -> dict[str, np.ndarray | StoredTensor]:
+    with open(os.path.join(path, _METADATA), encoding="utf-8") as file:
+        metadata = json.load(file)
+    leaves = metadata["tree_metadata"].values()
+    names = [leaf["key_metadata"][0]["key"] for leaf in leaves]
+    ocdbt = metadata["use_ocdbt"]
     found: dict[str, np.ndarray | StoredTensor] = {}
-    with decoding(os.path.basename(directory)), plain(directory) as path:
-        with open(os.path.join(path, _METADATA), encoding="utf-8") as file:
-            metadata = json.load(file)
-        leaves = metadata["tree_metadata"].values()
-        names = [leaf["key_metadata"][0]["key"] for leaf in leaves]
-        ocdbt = metadata["use_ocdbt"]
-        stores = _open(path, names, ocdbt=ocdbt)
-        reading = []
-        for name, stored in stores.items():
-            large = stored.size * stored.dtype.numpy_dtype.itemsize > _SMALL
-            if _is_cut(stored) or (lazy and large):
-                found[name] = _later(directory, name, stored, ocdbt=ocdbt)
-            else:
-                array = _aligned(stored.shape, stored.dtype.numpy_dtype)
-                reading.append(ts.array(array).write(stored))
-                array.flags.writeable = False
-                found[name] = array
-        for each in reading:
-            each.result()
+    reading = []
+    for name, stored in _open(path, names, ocdbt=ocdbt).items():
+        large = stored.size * stored.dtype.numpy_dtype.itemsize > _SMALL
+        if _is_cut(stored) or (lazy and large):
+            found[name] = _later(path, name, stored, ocdbt=ocdbt)
+        else:
+            array = _aligned(stored.shape, stored.dtype.numpy_dtype)
+            reading.append(ts.array(array).write(stored))
+            array.flags.writeable = False
+            found[name] = array
+    for each in reading:
+        each.result()
     return found
 
 
@@ -225,11 +210,13 @@ def _is_cut(stored: ts.TensorStore) -> bool:
 
 
 def _later(
-    directory: str, name: str, stored: ts.TensorStore, *, ocdbt: bool
+    path: str, name: str, stored: ts.TensorStore, *, ocdbt: bool
 ) -> StoredTensor:
+    directory = os.path.realpath(path)  # its plain name goes when reading ends
+
     def load(index: tuple[slice, ...]) -> np.ndarray:
-        with decoding(name), plain(directory) as path:
-            part = _open(path, [name], ocdbt=ocdbt)[name][index]
+        with decoding(name), plain(directory) as now:
+            part = _open(now, [name], ocdbt=ocdbt)[name][index]
             array = _aligned(part.shape, part.dtype.numpy_dtype)
             ts.array(array).write(part[ts.d[:].translate_to[0]]).result()
         return array

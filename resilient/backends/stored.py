@@ -2,8 +2,6 @@
 
 import contextlib
 import errno
-import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -49,23 +47,6 @@ class StoredTensor:
         """All of it, read again each time."""
         whole = self[tuple(slice(0, size) for size in self.shape)]
         return whole if dtype is None else whole.astype(dtype, copy=False)
-
-
-@contextlib.contextmanager
-def plain(directory: str | os.PathLike[str]) -> Iterator[str]:
-    """The directory under an absolute path of UTF-8 without brackets and backslashes.
-
-    To TensorFlow ``run[1]`` is a pattern, which ``run1`` matches; to TensorStore a
-    backslash separates directories. No library takes a path that is not UTF-8.
-    """
-    path = os.path.abspath(directory)
-    if not any(c in "[\\" or "\ud800" <= c <= "\udfff" for c in path):
-        yield path
-        return
-    with tempfile.TemporaryDirectory() as beside:
-        link = os.path.join(beside, "directory")
-        os.symlink(path, link)
-        yield link
 
 
 def corrupt(problem: str) -> CorruptCheckpointError:

@@ -10,7 +10,6 @@ is not part of ``random_state``.
 
 import random
 from collections.abc import Callable, Mapping
-from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import keras
@@ -19,17 +18,22 @@ import numpy as np
 import tensorflow as tf
 from msgspec import Meta
 
-from resilient.backends import tensorflow_files
+# All private names of TensorFlow. There is no public way to read the seed of eager
+# operations, nor to ask for the global generator without creating it. A test in
+# tests/state/test_rng.py fails by name when one of them vanishes.
+from tensorflow.python.eager import context
+from tensorflow.python.ops import stateful_random_ops
+
 from resilient.backends.arrays import (
     check_dtype,
     check_like,
     check_names,
     copy_array,
+    not_stored,
     spread_elements,
 )
-from resilient.backends.base import ALONE, Backend, HeldTensors, Part
-from resilient.backends.tensorflow_files import CPU, tensor_of, to_numpy
-from resilient.errors import NotSupportedError
+from resilient.backends.base import Backend, HeldTensors
+from resilient.backends.tensorflow_files import CPU, Held, tensor_of, to_numpy
 
 # Words of a generator's state, by algorithm: Philox, ThreeFry, what TensorFlow picks
 _WORDS = {1: 3, 2: 2, 3: 3}
@@ -58,10 +62,7 @@ class TensorFlowBackend:
         check_names(tensors)
         here = _here()
         held = {name: _hold(name, value, here) for name, value in tensors.items()}
-        return _Held(held)
-
-    def read(self, directory: str, part: Part = ALONE) -> dict[str, Any]:
-        return {**tensorflow_files.read(directory, part)}
+        return Held(held)
 
     def require_like(self, target: Any, value: np.ndarray) -> None:
         variable = target.value if isinstance(target, keras.Variable) else target
@@ -78,12 +79,12 @@ class TensorFlowBackend:
         variable.assign(tensor)
 
     def random_state(self) -> dict[str, Any]:
-        context = _eager_context()
-        generator = _stateful_random_ops().global_generator
+        generator = stateful_random_ops.global_generator
         # `_rng` exists only once a global seed was set.
-        seeds = getattr(context, "_rng", None)
+        eager = context.context()
+        seeds, seed = getattr(eager, "_rng", None), eager._seed
         return {
-            "seed": None if context._seed is None else int(context._seed),
+            "seed": None if seed is None else int(seed),
             "operation_seeds": None if seeds is None else seeds.getstate(),
             "global_generator": None
             if generator is None
@@ -96,10 +97,10 @@ class TensorFlowBackend:
     def set_random_state(self, state: dict[str, Any]) -> None:
         # Also clears the cache of eager kernels, which have random state of their own.
         tf.random.set_seed(state["seed"])
-        vars(_eager_context()).pop("_rng", None)  # as before any seed was set
+        vars(context.context()).pop("_rng", None)  # as before any seed was set
         if state["operation_seeds"] is not None:
-            _eager_context()._rng = random.Random()
-            _eager_context()._rng.setstate(state["operation_seeds"])
+            context.context()._rng = random.Random()
+            context.context()._rng.setstate(state["operation_seeds"])
         if state["global_generator"] is not None:
             _set_global_generator(**state["global_generator"])
 
@@ -120,14 +121,6 @@ class TensorFlowBackend:
         return {"tensorflow": str(tf.__version__)}
 
 
-class _Held(HeldTensors):
-    def _view(self, held: tf.Tensor) -> np.ndarray:
-        return to_numpy(held)
-
-    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> None:
-        tensorflow_files.write(held, directory, part)
-
-
 def _hold(name: str, value: Any, here: str) -> tf.Tensor:
     """The value, in memory of this host (``here``) that nobody writes to."""
     if isinstance(value, np.ndarray | np.generic):
@@ -135,11 +128,7 @@ def _hold(name: str, value: Any, here: str) -> tf.Tensor:
     if isinstance(value, keras.Variable):
         value = value.value
     if not isinstance(value, tf.Tensor | tf.Variable):
-        raise NotSupportedError(
-            f"The tensor {name!r} has a type that a checkpoint cannot hold.",
-            received=f"{type(value).__name__}",
-            hint="Use dense tensors and variables of numbers or booleans.",
-        )
+        raise not_stored(name, type(value).__name__)
     check_dtype(name, value.dtype.name)
     if isinstance(value, tf.distribute.DistributedValues):
         value = value.read_value()
@@ -161,29 +150,12 @@ def _on_host(value: Any) -> tf.Tensor:
 
 
 def _set_global_generator(algorithm: int, state: list[int]) -> None:
-    generator = _stateful_random_ops().global_generator
+    generator = stateful_random_ops.global_generator
     if generator is not None and int(generator.algorithm) == algorithm:
         # In place: traced functions use its variable.
         generator.reset(state)
     else:
         tf.random.set_global_generator(tf.random.Generator.from_state(state, algorithm))
-
-
-# All private names of TensorFlow. There is no public way to read the seed of eager
-# operations, nor to ask for the global generator without creating it. A test in
-# tests/state/test_rng.py fails by name when one of them vanishes.
-
-
-def _eager_context() -> Any:
-    from tensorflow.python.eager import context
-
-    return context.context()
-
-
-def _stateful_random_ops() -> ModuleType:
-    from tensorflow.python.ops import stateful_random_ops
-
-    return stateful_random_ops  # type: ignore[no-any-return]
 
 
 BACKEND: Backend = TensorFlowBackend()

@@ -11,69 +11,62 @@ than writing ten megabytes, and holds the interpreter that training needs.
 import os
 import weakref
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from resilient.backends.arrays import EXTENSION_DTYPES
-from resilient.backends.base import ALONE, Part
-from resilient.backends.stored import decoding, plain
+from resilient.backends.base import HeldTensors, Part
 
 CPU = "CPU:0"
 _PREFIX = "state"
 _NOTHING = "/"  # in a file without tensors, since TensorFlow writes none
 
-
 # Tensors that were read, by what identifies their array. (Arrays cannot be keys.)
 _tensors: dict[int, tf.Tensor] = {}
 
 
-def write(tensors: Mapping[str, tf.Tensor], directory: str, part: Part) -> None:
-    """Write the tensors of a process into an existing directory without any."""
-    if part.index:
-        directory = os.path.join(directory, part.name)
-        os.mkdir(directory)
-    with plain(directory) as path, tf.device(CPU):
-        saved = dict(tensors) or {_NOTHING: tf.constant(0)}
-        tf.raw_ops.SaveV2(
-            prefix=os.path.join(path, _PREFIX),
-            tensor_names=list(saved),
-            shape_and_slices=[""] * len(saved),
-            tensors=list(saved.values()),
-        )
+class Held(HeldTensors):
+    """Tensors in memory of this host, which nobody writes to."""
+
+    def _view(self, held: tf.Tensor) -> np.ndarray:
+        return to_numpy(held)
+
+    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> None:
+        if part.index:
+            directory = os.path.join(directory, part.name)
+            os.mkdir(directory)
+        saved = dict(held) or {_NOTHING: tf.constant(0)}
+        with tf.device(CPU):
+            tf.raw_ops.SaveV2(
+                prefix=os.path.join(directory, _PREFIX),
+                tensor_names=list(saved),
+                shape_and_slices=[""] * len(saved),
+                tensors=list(saved.values()),
+            )
 
 
-def read(
-    directory: str, part: Part = ALONE, *, lazy: bool = False
-) -> dict[str, np.ndarray]:
-    """What all processes have, and what only this part has, read-only.
-
-    Args:
-        directory: What ``write`` filled, of all processes.
-        part: Whose.
-        lazy: Without effect: all of it is read.
-
-    Raises:
-        CorruptCheckpointError: Its files hold something else.
-    """
+def read(directory: str, part: Part, *, lazy: bool) -> dict[str, np.ndarray]:
+    """Arrays with TensorFlow's own memory; all of it is read, lazy or not."""
     found = _read(directory)
     return found | _read(os.path.join(directory, part.name)) if part.index else found
 
 
 def _read(directory: str) -> dict[str, np.ndarray]:
-    with decoding(_PREFIX), plain(directory) as path, tf.device(CPU):
-        prefix = os.path.join(path, _PREFIX)
-        dtypes = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
-        names = sorted(dtypes.keys() - {_NOTHING})
-        if not names:
-            return {}
+    prefix = os.path.join(directory, _PREFIX)
+    dtypes = tf.train.load_checkpoint(prefix).get_variable_to_dtype_map()
+    names = sorted(dtypes.keys() - {_NOTHING})
+    if not names:
+        return {}
+    with tf.device(CPU):
         tensors = tf.raw_ops.RestoreV2(
             prefix=prefix,
             tensor_names=names,
             shape_and_slices=[""] * len(names),
             dtypes=[dtypes[name] for name in names],
         )
-        return {n: _restored(t) for n, t in zip(names, tensors, strict=True)}
+    return {n: _restored(t) for n, t in zip(names, tensors, strict=True)}
 
 
 def _restored(tensor: tf.Tensor) -> np.ndarray:

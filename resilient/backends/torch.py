@@ -9,6 +9,7 @@ Refuses sparse, quantized and meta tensors.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import keras
@@ -26,8 +27,9 @@ from resilient.backends.arrays import (
     check_like,
     check_names,
     contiguous_bytes,
+    not_stored,
 )
-from resilient.backends.base import ALONE, Backend, HeldTensors, Part
+from resilient.backends.base import Backend, HeldTensors, Part
 from resilient.backends.parallel_copy import copy_all
 from resilient.backends.torch_files import name_of, piece_name, to_numpy, to_torch
 from resilient.backends.torch_random import TorchGenerators
@@ -66,9 +68,6 @@ class TorchBackend(TorchGenerators):
             torch.cuda.synchronize(device)
         return _Copies(held, spread)
 
-    def read(self, directory: str, part: Part = ALONE) -> dict[str, Any]:
-        return {**torch_files.read(directory, part)}
-
     def require_like(self, target: Any, value: Any) -> None:
         tensor = _tensor_for(target, value)
         check_like(target, tensor.shape, name_of(tensor.dtype), value)
@@ -81,7 +80,7 @@ class TorchBackend(TorchGenerators):
             if not isinstance(tensor, DTensor):
                 tensor.copy_(to_torch(np.asarray(value)))
                 return
-            mine = value[_Spread.of("a tensor", tensor).index()]
+            mine = value[_Spread.of("a tensor", tensor).index]
             tensor.to_local().copy_(to_torch(mine))
 
     def peek(self, tensor: Any, most: int) -> Callable[[], np.ndarray | None]:
@@ -137,9 +136,14 @@ class _Spread:
             )
         return cls(tuple(tensor.shape), tensor.device_mesh, tuple(tensor.placements))
 
+    @cached_property
     def index(self) -> tuple[slice, ...]:
         """The part of this rank."""
         return tuple(self._along(dimension) for dimension in range(len(self.shape)))
+
+    def piece(self, name: str) -> str:
+        """The name of this rank's part of the tensor; others may have the same."""
+        return piece_name(name, [each.start for each in self.index])
 
     def _along(self, dimension: int) -> slice:
         """What torch gives this rank of the numbers along a dimension."""
@@ -160,19 +164,6 @@ class _Spread:
             for at, placement in zip(coordinate, self.placements, strict=True)
             if placement.is_replicate()
         )
-
-    def piece(self) -> str:
-        """Where this rank is along the dimensions of the mesh that cut the tensor.
-
-        Ranks at the same place hold the same part.
-        """
-        coordinate = self.mesh.get_coordinate() or []
-        cut = [
-            (dimension, at)
-            for dimension, at in enumerate(coordinate)
-            if not self.placements[dimension].is_replicate()
-        ]
-        return str(cut)
 
 
 class _Copies(HeldTensors):
@@ -199,8 +190,7 @@ class _Copies(HeldTensors):
             if spread is None and (not part.index or name in part.own):
                 found[name] = tensor
             elif spread is not None and spread.is_owned() and tensor.numel():
-                starts = [each.start for each in spread.index()]
-                found[piece_name(name, starts)] = tensor
+                found[spread.piece(name)] = tensor
         torch_files.write(found, directory, part)
 
     def digests(self, part: Part) -> dict[str, str]:
@@ -208,10 +198,12 @@ class _Copies(HeldTensors):
             return {}
         digests: dict[str, Any] = {}
         for name in sorted(self.held.keys() - part.own):
-            spread = self.spread.get(name)
-            piece = "whole" if spread is None else spread.piece()
+            spread, tensor = self.spread.get(name), self.held[name]
+            if spread is not None and not tensor.numel():
+                continue  # it begins where another rank's part does
+            piece = "whole" if spread is None else spread.piece(name)
             digest = digests.setdefault(piece, xxhash.xxh3_128())
-            digest.update(contiguous_bytes(to_numpy(self.held[name])))
+            digest.update(contiguous_bytes(to_numpy(tensor)))
         return {piece: digest.hexdigest() for piece, digest in digests.items()}
 
     def release(self) -> None:
@@ -228,12 +220,8 @@ def _live(name: str, value: Any) -> torch.Tensor:
         or tensor.layout != torch.strided
         or tensor.is_meta
     ):
-        raise NotSupportedError(
-            f"The tensor {name!r} has a type that a checkpoint cannot hold.",
-            received=f"{type(tensor).__name__} {getattr(tensor, 'layout', '')}"
-            f" on {getattr(tensor, 'device', 'no device')}",
-            hint="Use dense tensors, variables and NumPy arrays.",
-        )
+        layout, device = (getattr(tensor, each, "") for each in ("layout", "device"))
+        raise not_stored(name, f"{type(tensor).__name__} {layout} {device}".rstrip())
     check_dtype(name, name_of(tensor.dtype))
     return tensor.detach()
 

@@ -18,8 +18,8 @@ import torch
 from torch.utils.serialization import config
 
 from resilient.backends.arrays import EXTENSION_DTYPES, dtype_name
-from resilient.backends.base import ALONE, Part
-from resilient.backends.stored import StoredTensor, corrupt, decoding, plain
+from resilient.backends.base import Part
+from resilient.backends.stored import StoredTensor, corrupt
 
 _STATE = "state.pt"
 _AT = "@"  # in no tensor's name
@@ -39,11 +39,7 @@ def piece_name(name: str, offsets: Sequence[int]) -> str:
 
 
 def write(tensors: Mapping[str, torch.Tensor], directory: str, part: Part) -> None:
-    """Write the tensors and pieces of a rank, on the CPU, into a directory.
-
-    Raises:
-        OSError: The file system failed.
-    """
+    """Write the tensors and pieces of a rank, on the CPU, into a directory."""
     path = os.path.join(directory, _file(part.index, part.count))
     with open(path, "wb", buffering=_BUFFER) as file:
         try:
@@ -57,18 +53,9 @@ def write(tensors: Mapping[str, torch.Tensor], directory: str, part: Part) -> No
 
 
 def read(
-    directory: str, part: Part = ALONE, *, lazy: bool = False
+    directory: str, part: Part, *, lazy: bool
 ) -> dict[str, np.ndarray | StoredTensor]:
-    """What all ranks have, and what only this one has; the files are mapped.
-
-    Args:
-        directory: What ``write`` filled, of all ranks.
-        part: Whose.
-        lazy: Without effect: a mapped file is read where somebody uses it.
-
-    Raises:
-        CorruptCheckpointError: Its files hold something else.
-    """
+    """Arrays in mapped files, lazy or not: bytes are read where somebody uses them."""
     found: dict[str, np.ndarray | StoredTensor] = {}
     pieces: dict[str, dict[tuple[int, ...], np.ndarray]] = {}
     for index in range(part.count):
@@ -87,17 +74,15 @@ def _file(index: int, count: int) -> str:
 
 
 def _read(directory: str, name: str) -> dict[str, np.ndarray]:
-    with decoding(name), plain(directory) as path:
-        loaded = torch.load(os.path.join(path, name), weights_only=True, mmap=True)
-        return {key: to_numpy(tensor) for key, tensor in loaded.items()}
+    loaded = torch.load(os.path.join(directory, name), weights_only=True, mmap=True)
+    return {key: to_numpy(tensor) for key, tensor in loaded.items()}
 
 
 def _joined(name: str, pieces: Mapping[tuple[int, ...], np.ndarray]) -> StoredTensor:
     """The tensor that pieces make up."""
-    with decoding(name):
-        ends = [np.add(at, piece.shape) for at, piece in pieces.items()]
-        shape = tuple(int(end) for end in np.max(ends, axis=0))
-        (dtype,) = {piece.dtype for piece in pieces.values()}
+    ends = [np.add(at, piece.shape) for at, piece in pieces.items()]
+    shape = tuple(int(end) for end in np.max(ends, axis=0))
+    (dtype,) = {piece.dtype for piece in pieces.values()}
     if sum(piece.size for piece in pieces.values()) != math.prod(shape):
         raise corrupt(f"pieces of {name} are missing")
 

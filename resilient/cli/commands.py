@@ -21,7 +21,8 @@ from resilient.errors import (
     printable,
 )
 from resilient.policies import best
-from resilient.serialization import JSON, strict
+from resilient.serialization import JSON
+from resilient.serialization.schema import strict
 from resilient.storage import layout, quarantine
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock

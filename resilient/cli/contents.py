@@ -22,9 +22,9 @@ from resilient.display import metrics, size
 from resilient.errors import CorruptCheckpointError
 from resilient.saving.part_files import malformed
 from resilient.saving.run_json import FitRun, ImportRun, LoopRun, RunJson, decoded
-from resilient.serialization import JSON, strict
+from resilient.serialization import JSON
 from resilient.serialization.decoding import outline
-from resilient.serialization.schema import Count, from_json, parse
+from resilient.serialization.schema import Count, from_json, parse, strict
 from resilient.storage.checkpoint import Checkpoint
 
 _RUN = "run.json"

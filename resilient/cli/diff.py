@@ -12,7 +12,8 @@ from resilient.cli.commands import nothing
 from resilient.cli.places import split
 from resilient.cli.style import BAD, GOOD, Rows, epoch_and_batch, say
 from resilient.saving.compare.compare import Comparison, Leaf, Side, compare
-from resilient.serialization import JSON, strict
+from resilient.serialization import JSON
+from resilient.serialization.schema import strict
 from resilient.storage.store import Store
 from resilient.storage.stores import looked_at, near
 

@@ -16,7 +16,8 @@ from resilient.cli.report_text import STYLES, utc
 from resilient.cli.runs import RunSearch
 from resilient.cli.style import Rows, console, in_terminal, when
 from resilient.report.facts import RunFacts, read_facts
-from resilient.serialization import JSON, strict
+from resilient.serialization import JSON
+from resilient.serialization.schema import strict
 from resilient.storage.layout import EVENTS, HEARTBEAT
 from resilient.storage.store import Store
 

@@ -17,7 +17,7 @@ from resilient.convert.target import require_free, staged
 from resilient.errors import CorruptCheckpointError, NotSupportedError, message
 from resilient.saving import record
 from resilient.saving.choose import not_found
-from resilient.saving.other_backend import saver_of
+from resilient.saving.part_files import saver_of
 from resilient.saving.run_json import FitRun, ImportRun, RunJson
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.store import Store

@@ -243,7 +243,7 @@ def _read(where: Path, of: str) -> "list[Weight]":
 
     from resilient.backends import get_backend
     from resilient.convert.overlap import Weight
-    from resilient.saving.other_backend import saver_of
+    from resilient.saving.part_files import saver_of
     from resilient.state.weights import group
 
     checkpoint = Checkpoint.read(where)

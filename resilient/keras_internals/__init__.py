@@ -9,7 +9,7 @@ Keras's own ``fit`` runs, whole. What we need from inside it:
   ``CallbackList``: replaced to get control around ``on_train_begin``,
   ``on_epoch_end`` and ``on_train_end`` without adding a callback (a callback with
   ``on_train_batch_end`` would turn off Keras's asynchronous dispatch);
-* the thread pool in which ``CallbackList`` calls callbacks, see ``dispatch``;
+* the thread pool in which ``CallbackList`` calls callbacks, see ``names``;
 * the name by which its serialization reaches TensorFlow, see ``serialization``;
 * local variables of ``fit`` (``LOCALS``), read once, when it builds the iterator;
 * its data adapters, each subclassed by ours;

@@ -6,6 +6,7 @@ Importing this module imports Keras and its backend.
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -248,3 +249,24 @@ def set_global_seed_generator_state(
     else:
         live = seed_generator.global_seed_generator().state
         assign(live, np.array(state, "int64").astype(live.dtype))
+
+
+def call_in_order(callbacks: Any) -> None:
+    """Give a ``CallbackList`` a single thread, before training begins.
+
+    On JAX and torch, Keras calls callbacks at the end of each batch in a thread pool,
+    for several batches at once: a progress bar may go back, and the result of an
+    ``async_safe`` callback depends on chance. A single thread calls them in order, and
+    no later.
+    """
+    if callbacks._executor is None:  # an existing one is already running
+        callbacks._executor = ThreadPoolExecutor(max_workers=1)
+
+
+def wait_for_calls(callbacks: Any) -> None:
+    """Wait for all calls of a ``CallbackList``.
+
+    Raises:
+        Exception: Whatever a callback raised meanwhile.
+    """
+    callbacks._flush_futures()

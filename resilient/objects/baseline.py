@@ -30,9 +30,9 @@ from resilient.objects.opaque_hash import opaque_hash
 from resilient.objects.sizing import WHOLE_BYTES, Size, nbytes_of, sample
 from resilient.serialization import JSON, classes
 from resilient.serialization.batches import pack
+from resilient.serialization.classes import Known
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotAdmitted, NotEncodable
-from resilient.serialization.known import Known
 from resilient.serialization.schema import MalformedError
 
 # Identity does not matter for these.

@@ -7,7 +7,7 @@ from resilient.objects import kinds
 from resilient.objects.baseline import IMMUTABLE, Seen
 from resilient.objects.content import Scope
 from resilient.objects.traversal import Slot, Visit, array_name, has_items
-from resilient.serialization.known import NOTHING, Known
+from resilient.serialization.classes import NOTHING, Known
 
 GONE = object()  # stands for a missing value
 

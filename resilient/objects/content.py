@@ -27,9 +27,9 @@ from resilient.objects import buffers, kinds
 from resilient.objects.sizing import WHOLE_BYTES, Size, is_table, size_of, tensor_size
 from resilient.serialization import Encoded, classes, rng
 from resilient.serialization.batches import pack, unpack
+from resilient.serialization.classes import Known
 from resilient.serialization.json_arrays import as_bytes
 from resilient.serialization.json_values import NotEncodable, encode
-from resilient.serialization.known import Known
 from resilient.serialization.schema import taking
 
 KEPT_BYTES = 2**28  # most that a checkpoint keeps of a changed value

@@ -18,7 +18,7 @@ from resilient.objects.traversal import (
     put,
 )
 from resilient.serialization import JSON
-from resilient.serialization.known import is_of_all
+from resilient.serialization.classes import is_of_all
 
 
 class PutBack:

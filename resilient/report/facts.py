@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from resilient.report.changes import Change, changes
 from resilient.report.faults import Fault, faults
-from resilient.serialization import strict
+from resilient.serialization.schema import strict
 from resilient.storage.store import Store
 from resilient.telemetry.accounting import Span
 from resilient.telemetry.goodput import Goodput, account

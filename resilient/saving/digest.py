@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from resilient.backends.arrays import Shards
+from resilient.backends.base import Shards
 from resilient.saving.compare import facts
 from resilient.saving.compare.contents import ProcessContents
 from resilient.saving.snapshot import Snapshot

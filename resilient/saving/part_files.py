@@ -6,23 +6,22 @@ files that the manifest lists are opened.
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from resilient import backends
-from resilient.backends.base import ALONE, Backend, Part
+from resilient.backends.base import Part
 from resilient.errors import (
     ANOTHER_STEP,
     CorruptCheckpointError,
+    NotSupportedError,
     ResilientError,
 )
-from resilient.saving.run_json import RunJson, decoded, require_restorable
+from resilient.saving.run_json import RunJson, decoded
 from resilient.saving.snapshot import UNCHANGED, VARIABLES, paths
 from resilient.serialization import Encoded
+from resilient.serialization.classes import NotKnownError
 from resilient.serialization.decoding import check, outline
-from resilient.serialization.known import NotKnownError
 from resilient.serialization.position import Positions
 from resilient.serialization.schema import (
     MalformedError,
@@ -49,83 +48,63 @@ def processes(checkpoint: Checkpoint) -> int:
     return len(found)
 
 
-def read_part(
-    backend: Backend, part: Part, checkpoint: Checkpoint, saver: str | None = None
-) -> tuple[RunJson, Encoded, dict[str, Any]]:
-    """The run, the position in the data, and the tensors.
-
-    Args:
-        backend: The backend that reads.
-        part: The process's part.
-        checkpoint: The checkpoint.
-        saver: The backend that saved it, if different.
+def saver_of(checkpoint: Checkpoint) -> str:
+    """The backend that saved a checkpoint.
 
     Raises:
-        CorruptCheckpointError: A file is missing, violates its schema, or does not
-            match the others.
+        NotSupportedError: The manifest does not say.
     """
-
-    def tensors(folder: str) -> dict[str, Any]:
-        if saver is None:
-            return backend.read(folder, part)
-        found = backends.read(saver, folder, ALONE)
-        return {name: np.asarray(tensor) for name, tensor in found.items()}
-
-    run, position, found = _read(part, checkpoint, tensors)
-    # Everything except variables must be complete.
-    own = {name: np.asarray(found[name]) for name in run.arrays}
-    _require_well_formed(part, checkpoint, run, position, own)
-    with malformed(str(checkpoint.path / paths(part)[0])):
-        require_restorable(run, backend, own)
-    return run, position, {**found, **own}
+    for name in backends.BACKENDS:
+        if name in checkpoint.environment:
+            return name
+    raise NotSupportedError(
+        "The checkpoint does not say which backend saved it.",
+        received=f"{checkpoint.path}: {dict(checkpoint.environment)}",
+        hint="Use a checkpoint that fit, Run or Checkpoints saved.",
+    )
 
 
-def look_at_part(
-    part: Part, checkpoint: Checkpoint, saver: str
+def read_part(
+    part: Part, checkpoint: Checkpoint, saver: str, *, lazy: bool = False
 ) -> tuple[RunJson, Encoded, dict[str, Any]]:
-    """The same without the backend that saved: nothing is restored.
+    """Read a process's run, its position in the data, and its tensors.
 
-    Large tensors stay on the disk: ``numpy.asarray`` reads one.
+    Args:
+        part: The process's part.
+        checkpoint: The checkpoint.
+        saver: The backend that saved it.
+        lazy: Whether large tensors may stay on the disk: ``numpy.asarray`` reads one.
 
     Raises:
         BackendNotAvailableError: A library that reads its format is missing.
-        CorruptCheckpointError: As ``read_part``.
+        CorruptCheckpointError: A file is missing, violates its schema, or does not
+            match the others.
     """
-
-    def tensors(folder: str) -> dict[str, Any]:
-        return backends.read(saver, folder, part, lazy=True)
-
-    run, position, found = _read(part, checkpoint, tensors)
-    own = {name: found[name] for name in run.arrays}
-    _require_well_formed(part, checkpoint, run, position, own)
-    return run, position, found
-
-
-def _read(
-    part: Part,
-    checkpoint: Checkpoint,
-    tensors: Callable[[str], dict[str, Any]],
-) -> tuple[RunJson, Encoded, dict[str, Any]]:
     of_run, of_data = paths(part)
     with malformed(str(checkpoint.path / of_run)):
         run = decoded(parse(checkpoint.content(of_run)))
     with malformed(str(checkpoint.path / of_data)):
         position = parse(checkpoint.content(of_data))
-    found = _all_tensors(checkpoint, tensors)
-    _require_complete(run, set(found), checkpoint)
-    return run, position, found
+    tensors = _tensors(part, checkpoint, saver, lazy=lazy)
+    _require_complete(run, set(tensors), checkpoint)
+    arrays = {name: tensors[name] for name in run.arrays}
+    with malformed(str(checkpoint.path / of_run)):
+        check(vars(run), arrays)
+    with malformed(str(checkpoint.path / of_data)):
+        from_json(Positions, outline(position, arrays))
+    return run, position, tensors
 
 
-def _all_tensors(
-    checkpoint: Checkpoint, read: Callable[[str], dict[str, Any]]
+def _tensors(
+    part: Part, checkpoint: Checkpoint, saver: str, *, lazy: bool
 ) -> dict[str, Any]:
     """The tensors that changed, and those that did not."""
     variables = checkpoint.path / VARIABLES
-    found = read(str(variables))
+    found = backends.read(saver, str(variables), part, lazy=lazy)
     inside = f"{VARIABLES}/{UNCHANGED}/"
     if not any(name.startswith(inside) for name in checkpoint.files):
         return found
-    others = read(str(variables / UNCHANGED))
+    others = backends.read(saver, str(variables / UNCHANGED), part, lazy=lazy)
     if twice := found.keys() & others.keys():
         raise CorruptCheckpointError(
             f"{checkpoint.path} holds tensors twice.",
@@ -133,21 +112,6 @@ def _all_tensors(
             hint=ANOTHER_STEP,
         )
     return found | others
-
-
-def _require_well_formed(
-    part: Part,
-    checkpoint: Checkpoint,
-    run: RunJson,
-    position: Encoded,
-    own: Mapping[str, Any],
-) -> None:
-    """Raise where a value that is encoded is not what was written."""
-    of_run, of_data = paths(part)
-    with malformed(str(checkpoint.path / of_run)):
-        check(vars(run), own)
-    with malformed(str(checkpoint.path / of_data)):
-        from_json(Positions, outline(position, own))
 
 
 def _require_complete(run: RunJson, there: set[str], checkpoint: Checkpoint) -> None:

@@ -12,53 +12,55 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from resilient.distributed.group import Group
 from resilient.errors import (
     CheckpointWriteError,
-    NotSupportedError,
     ResilientError,
     message,
 )
 from resilient.saving.snapshot import Snapshot
 from resilient.serialization import Encoded
 from resilient.serialization.schema import SchemaError, from_json
-from resilient.storage import commit, layout, signature
+from resilient.storage import commit, layout
 from resilient.storage.files import is_inside
 from resilient.storage.manifest import FileRecord
 
-_SAME_VERSION = "Run the same version of keras-resilient in all processes."
-
-T = TypeVar("T")
-
 
 @dataclass(frozen=True)
-class _Part:
-    """A process's report on its part.
+class _Report:
+    """A process's report on its part; of process 0, on the commit.
 
     Attributes:
         error: Why it was not written, if it was not.
+        of_disk: Whether a later save may succeed.
         files: Its files, by path in the checkpoint.
         digests: As of the backend's snapshot.
     """
 
     error: str | None = None
+    of_disk: bool = True
     files: dict[str, FileRecord] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, index: int, said: Encoded) -> "_Report":
+        """The report of another process, validated."""
+        try:
+            report = from_json(cls, said)
+        except SchemaError as error:
+            raise _not_ours(index, "did not report what it wrote", error) from None
+        if outside := [path for path in report.files if not is_inside(path)]:
+            raise _not_ours(index, "reported files outside its part", outside[0])
+        return report
 
-@dataclass(frozen=True)
-class _Failure:
-    """Why process 0 did not commit.
 
-    Attributes:
-        text: The message of its error.
-        of_disk: Whether a later save may succeed.
-    """
-
-    text: str
-    of_disk: bool
+def _not_ours(index: int, what: str, received: object) -> CheckpointWriteError:
+    return CheckpointWriteError(
+        f"Process {index} {what}.",
+        received=received,
+        hint="Run the same version of keras-resilient in all processes.",
+    )
 
 
 class Parts:
@@ -82,8 +84,8 @@ class Parts:
             ResilientError: The processes differ in what all should have.
         """
         mine = self._snapshot.tensors.digests(self._snapshot.part)
-        parts = [_Part(digests=mine)]
-        parts += [_report(k, said) for k, said in enumerate(self._gathered()[1:], 1)]
+        parts = [_Report(digests=mine)]
+        parts += [_Report.of(k, x) for k, x in enumerate(self._gathered()[1:], 1)]
         for part in parts:
             if part.error is not None:
                 raise CheckpointWriteError(part.error)
@@ -106,8 +108,7 @@ class Parts:
             yield
         except Exception as error:
             self._gathered()
-            of_disk = isinstance(error, CheckpointWriteError)
-            failure = _Failure(str(error), of_disk)
+            failure = _Report(str(error), isinstance(error, CheckpointWriteError))
             self._group.broadcast("committed", asdict(failure))
             raise
         self._group.broadcast("committed")
@@ -138,49 +139,21 @@ def contribute(group: Group, directory: Path, snapshot: Snapshot) -> None:
             variables = snapshot.write_state(staging.path)
             snapshot.tensors.write(variables, snapshot.part)
             files = staging.seal()
-        part = _Part(None, files, snapshot.tensors.digests(snapshot.part))
+        digests = snapshot.tensors.digests(snapshot.part)
+        report = _Report(files=files, digests=digests)
     except Exception as error:
-        mine, part = error, _Part(_text(group, error))
-    group.gather("part", asdict(part))
+        mine, report = error, _Report(_text(group, error))
+    group.gather("part", asdict(report))
     said = group.broadcast("committed")
     if mine is None and said is None:
         return
     shutil.rmtree(path, ignore_errors=True)
     if mine is not None:
         raise mine
-    failure = _checked(_Failure, 0, said)
-    kind = CheckpointWriteError if failure.of_disk else ResilientError
-    raise kind(failure.text)
-
-
-def _checked(kind: type[T], index: int, said: Encoded) -> T:
-    """What another process sent, as far as its schema goes."""
-    try:
-        return from_json(kind, said)
-    except SchemaError as error:
-        raise CheckpointWriteError(
-            f"Process {index} did not report which files it wrote.",
-            received=error,
-            hint=_SAME_VERSION,
-        ) from None
-
-
-def _report(index: int, said: Encoded) -> _Part:
-    """A process's report on its part, fully validated."""
-    part = _checked(_Part, index, said)
-    if outside := [path for path in part.files if not is_inside(path)]:
-        raise CheckpointWriteError(
-            f"Process {index} reported files outside its part of the checkpoint.",
-            received=outside[0],
-            hint=_SAME_VERSION,
-        )
-    unsigned = any(record.sha256 is None for record in part.files.values())
-    if unsigned and signature.has_key():
-        raise NotSupportedError(
-            f"Process {index} has no {signature.VARIABLE}, but process 0 does.",
-            hint=f"Set {signature.VARIABLE} to the same key for all processes.",
-        )
-    return part
+    failure = _Report.of(0, said)
+    raise (CheckpointWriteError if failure.of_disk else ResilientError)(
+        str(failure.error)
+    )
 
 
 def _require_alike(digests: Sequence[Mapping[str, str]]) -> None:

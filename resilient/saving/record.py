@@ -4,12 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
 
-from resilient.backends.base import ALONE, Backend, Part
+import numpy as np
+
+from resilient.backends import BACKENDS, Backend
+from resilient.backends.base import ALONE, Part
 from resilient.errors import (
     CheckpointMismatchError,
     NotSupportedError,
 )
-from resilient.saving import other_backend, reshard
+from resilient.saving import reshard
 from resilient.saving.part_files import malformed, processes, read_part
 from resilient.saving.run_json import (
     FitRun,
@@ -17,7 +20,9 @@ from resilient.saving.run_json import (
     LoopRun,
     RunJson,
     VariablesRun,
+    require_restorable,
 )
+from resilient.saving.snapshot import paths
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.position import Positions
@@ -129,13 +134,13 @@ class PartReader:
             DataNotResumableError: For a different number of processes, the data has no
                 position.
         """
-        backend, part = self.backend, self.part
-        saver = other_backend.saver(backend, checkpoint, allowed=self.elsewhere)
-        if saver is not None:
-            return self._of_another_backend(checkpoint, saver)
+        part = self.part
+        saver = self._other_saver(checkpoint)
         count = processes(checkpoint)
+        if saver is not None:
+            return self._of_another_backend(checkpoint, saver, count)
         mine = part if count == part.count else Part(0, count)
-        found = SavedState(*read_part(backend, mine, checkpoint))
+        found = self._read(mine, checkpoint)
         if is_of(found, ImportRun) and part.count > 1:
             raise NotSupportedError(
                 "An imported checkpoint can only be resumed by a single process.",
@@ -146,9 +151,7 @@ class PartReader:
         if count == part.count and saved == part.replicas:
             return found
         numbers = [k for k in range(count) if k != mine.index]
-        others = [
-            SavedState(*read_part(backend, Part(k, count), checkpoint)) for k in numbers
-        ]
+        others = [self._read(Part(k, count), checkpoint) for k in numbers]
         if count != part.count and not self.to_look:
             found = SavedState(*reshard.reshard_processes([found, *others]))
         tensors = reshard.ReplicaRemap(
@@ -158,11 +161,54 @@ class PartReader:
         )
         return SavedState(found.run, found.position, tensors)
 
+    def _read(
+        self, part: Part, checkpoint: Checkpoint, saver: str | None = None
+    ) -> SavedState[RunJson]:
+        """One process's part, which can be restored."""
+        name, several = saver or self.backend.name, self.part.count > 1
+        # In several processes, each takes what it needs of large variables.
+        run, position, tensors = read_part(part, checkpoint, name, lazy=several)
+        arrays = {name: np.asarray(tensors[name]) for name in run.arrays}
+        with malformed(str(checkpoint.path / paths(part)[0])):
+            require_restorable(run, self.backend, arrays)
+        return SavedState(run, position, tensors | arrays, saver)
+
+    def _other_saver(self, checkpoint: Checkpoint) -> str | None:
+        """The backend that saved a checkpoint, if it is another one, and may be."""
+        backend, found = self.backend, checkpoint.environment.keys() & set(BACKENDS)
+        if not found or backend.name in found:
+            return None
+        name = min(found)
+        if self.elsewhere:
+            return name
+        raise CheckpointMismatchError(
+            f"This run was trained on {name}, but this process uses {backend.name}.",
+            received=str(checkpoint.path),
+            hint=f"Set KERAS_BACKEND={name} to continue it exactly. Or pass "
+            f'allow={{"backend"}} to continue it on {backend.name}, no longer exactly. '
+            "Or take its weights there: run `resilient export DIR --to m.keras --model "
+            "MODULE:FUNCTION`, and train that model in another checkpoint_dir.",
+        )
+
     def _of_another_backend(
-        self, checkpoint: Checkpoint, saver: str
+        self, checkpoint: Checkpoint, saver: str, processes: int
     ) -> SavedState[RunJson]:
         part = self.part
-        other_backend.require_alone(checkpoint, saver, processes(checkpoint), part)
-        run, position, tensors = read_part(self.backend, ALONE, checkpoint, saver)
-        other_backend.require_alone(checkpoint, saver, run.replicas, part)
-        return SavedState(run, position, tensors, saver)
+        _require_alone(checkpoint, saver, processes, part)
+        found = self._read(ALONE, checkpoint, saver)
+        _require_alone(checkpoint, saver, found.run.replicas, part)
+        tensors = {name: np.asarray(each) for name, each in found.tensors.items()}
+        return replace(found, tensors=tensors)
+
+
+def _require_alone(checkpoint: Checkpoint, saver: str, saved: int, part: Part) -> None:
+    """Raise if several processes or replicas saved, or would continue."""
+    live = max(part.count, part.replicas)
+    if max(saved, live) > 1:
+        raise NotSupportedError(
+            "Only a run of one process and one replica can continue on another "
+            "backend.",
+            received=f"{checkpoint.path}: {saved} on {saver}, {live} now",
+            hint=f"Set KERAS_BACKEND={saver} to continue it. Or continue it there in "
+            "one process until the next checkpoint, and then here.",
+        )

@@ -50,22 +50,13 @@ class _Saved:
 
     Attributes:
         checkpoint: What was committed.
-        identity: Of the directory: another one may be there by now.
         group: Its unchanged tensors.
         links: How often their files were linked.
     """
 
     checkpoint: Checkpoint
-    identity: tuple[int, int]
     group: _Digests
     links: int
-
-    def exists(self) -> bool:
-        """Whether it is still where it was committed."""
-        try:
-            return _identity(self.checkpoint.path) == self.identity
-        except OSError:
-            return False
 
 
 class Unchanged:
@@ -122,14 +113,7 @@ class Unchanged:
     def committed(self, checkpoint: Checkpoint) -> None:
         """Note that what was written last is this checkpoint."""
         self._worth = checkpoint.nbytes >= _WORTH
-        try:
-            identity = _identity(checkpoint.path)
-        except OSError:  # somebody was quick to remove it
-            self._committed.clear()
-        else:
-            self._committed.append(
-                _Saved(checkpoint, identity, self._group, self._links)
-            )
+        self._committed.append(_Saved(checkpoint, self._group, self._links))
 
     def _unchanged(self, arrays: Mapping[str, np.ndarray]) -> _Digests:
         """The tensors that were the same at the last save, if that is worth it."""
@@ -157,15 +141,9 @@ class Unchanged:
             source.group == self._group
             and source.links < _LINKS
             and source.checkpoint.step < last.checkpoint.step < step
-            and last.exists()  # or the other one would be the next to it
-            and source.exists()
+            and last.checkpoint.path.exists()  # or its neighbour would be the source
         )
         return source if usable else None
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    found = os.stat(path)
-    return found.st_dev, found.st_ino
 
 
 def _link(source: Checkpoint, directory: str) -> dict[str, FileRecord]:

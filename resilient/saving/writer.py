@@ -1,8 +1,8 @@
 """What the writer's thread does: it writes snapshots, commits them, and prunes.
 
-It handles one item at a time, which training hands over before it continues. Nothing
-queues up here: another item has to wait or be offered later. An error is kept until the
-training thread asks for it. The store makes a commit all or nothing
+It handles one snapshot at a time, which training hands over before it continues.
+Nothing queues up here: another one has to wait or be offered later. An error is kept
+until the training thread asks for it. The store makes a commit all or nothing
 (``storage/commit``).
 """
 
@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Protocol
 
 from resilient.distributed.group import ALONE, Group
 from resilient.errors import CheckpointWriteError
@@ -26,9 +26,6 @@ from resilient.saving.unchanged import Unchanged
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events
-
-T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
 
 
 def commit(
@@ -158,18 +155,18 @@ class Committer:
             raise failure
 
 
-class Processor(Protocol[T_contra]):
-    """What a writer hands its items to."""
+class Processor(Protocol):
+    """What a writer hands its snapshots to."""
 
-    def process(self, item: T_contra, /) -> None:
-        """Process an item, on the writer's thread."""
+    def process(self, snapshot: Snapshot, /) -> None:
+        """Process a snapshot, on the writer's thread."""
 
 
-class BackgroundWriter(Generic[T]):
-    """Lets a processor handle one item at a time, in the background."""
+class BackgroundWriter:
+    """Lets a processor handle one snapshot at a time, in the background."""
 
-    def __init__(self, processor: Processor[T]) -> None:
-        # The first item starts the thread.
+    def __init__(self, processor: Processor) -> None:
+        # The first snapshot starts the thread.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="resilient-writer")
         self._processor = processor
         self._job: Future[None] | None = None
@@ -178,26 +175,26 @@ class BackgroundWriter(Generic[T]):
 
     @property
     def has_job(self) -> bool:
-        """Whether there is an item whose end has not been reported."""
+        """Whether there is a snapshot whose end has not been reported."""
         return self._job is not None
 
-    def start(self, item: T, *, delay: float = 0.0) -> None:
-        """Process an item in the background; the previous one must be over.
+    def start(self, snapshot: Snapshot, *, delay: float = 0.0) -> None:
+        """Process a snapshot in the background; the previous one must be over.
 
         Args:
-            item: The item.
+            snapshot: The snapshot.
             delay: Seconds until that begins, unless somebody hurries it or waits for
                 it.
         """
         assert self._job is None
         self._hurried.clear()
-        self._job = self._thread.submit(self._process, item, delay)
+        self._job = self._thread.submit(self._process, snapshot, delay)
 
     def busy(self) -> bool:
-        """Whether an item is being processed, or about to.
+        """Whether a snapshot is being processed, or about to.
 
         Raises:
-            Exception: What processing the last item raised, once.
+            Exception: What processing the last one raised, once.
         """
         if self._job is None:
             return False
@@ -207,14 +204,14 @@ class BackgroundWriter(Generic[T]):
         return False
 
     def start_now(self) -> None:
-        """Start with a delayed item."""
+        """Start with a delayed snapshot."""
         self._hurried.set()
 
     def wait(self) -> None:
         """Return when nothing is being processed.
 
         Raises:
-            Exception: What processing the last item raised, once.
+            Exception: What processing the last one raised, once.
         """
         job = self._job
         self.start_now()
@@ -248,12 +245,12 @@ class BackgroundWriter(Generic[T]):
         """Forget the thread and its job, which belong to the process that forked."""
         self._job = None
 
-    def _process(self, item: T, delay: float) -> None:
+    def _process(self, snapshot: Snapshot, delay: float) -> None:
         self._hurried.wait(delay)
-        self._processor.process(item)
+        self._processor.process(snapshot)
 
 
-_writers = weakref.WeakSet[BackgroundWriter[Any]]()
+_writers = weakref.WeakSet[BackgroundWriter]()
 
 
 @in_forked_child

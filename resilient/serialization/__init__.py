@@ -7,13 +7,7 @@ a value may refer to; ``schema`` reads dataclasses. Unknown values are refused, 
 their place. Every layer above may import it.
 """
 
-import math
 from typing import Any
 
 JSON = dict[str, Any]  # an object
 Encoded = Any  # any value
-
-
-def strict(value: float) -> float | str:
-    """A float in strict JSON, which has no NaN; ``float()`` reads either form back."""
-    return value if math.isfinite(value) else str(value)

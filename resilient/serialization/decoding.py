@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilient.serialization import Encoded, classes, json_arrays, json_types
-from resilient.serialization.known import NOTHING, Known, NotKnownError
+from resilient.serialization.classes import NOTHING, Known, NotKnownError
 from resilient.serialization.schema import taking
 
 _DEPTH = 500  # of JSON; ``encode`` stays below it

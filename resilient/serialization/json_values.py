@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilient.serialization import Encoded, classes, json_arrays, json_types
-from resilient.serialization.known import NOTHING, Known
+from resilient.serialization.classes import NOTHING, Known
 
 _PACK_LENGTH = 64  # longer lists of only floats or only ints are kept as one array
 _EXACT_INT = 2**53  # beyond this some JSON tools round

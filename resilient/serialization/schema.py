@@ -8,6 +8,7 @@ field of type ``Any`` is taken as it is.
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
@@ -69,6 +70,11 @@ class MalformedError(CorruptCheckpointError, ValueError):
             received=str(why)[:500],
             hint=ANOTHER_STEP,
         )
+
+
+def strict(value: float) -> float | str:
+    """A float in strict JSON, which has no NaN; ``float()`` reads either form back."""
+    return value if math.isfinite(value) else str(value)
 
 
 def to_json(value: Any) -> JSON:

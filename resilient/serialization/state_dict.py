@@ -8,9 +8,9 @@ import numpy as np
 
 from resilient.errors import NotSupportedError, message
 from resilient.serialization import Encoded
+from resilient.serialization.classes import NOTHING, Known
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotEncodable, encode, learn
-from resilient.serialization.known import NOTHING, Known
 
 
 @runtime_checkable

@@ -7,10 +7,17 @@ Three kinds of facts, which ``comparison`` compares:
 * ``determinism``: settings that decide whether computation is deterministic.
 
 Epochs, verbose, patience and the like are in none of these and may change freely.
+
+The model's architecture, as serialised by Keras, is kept for people: no model is
+created from it, since Keras would import the modules and instantiate the classes that a
+checkpoint names.
 """
 
+import json
+import logging
 import math
 import platform
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,10 +26,10 @@ import keras
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.backends.determinism import in_effect
-from resilient.serialization import JSON, strict
+from resilient.serialization import JSON
+from resilient.serialization.schema import strict
 from resilient.state import replicas
 from resilient.state.build import is_built
-from resilient.state.model_config import Architecture, raw_config
 from resilient.state.topology import ends, topology
 
 # Arguments of fit that may change between attempts, but not between processes.
@@ -216,3 +223,65 @@ def _simple(value: Any) -> Any:
         items = [_simple(v) for v in value]
         return None if any(v is None for v in items) else items
     return None
+
+
+logger = logging.getLogger(__name__)
+
+# Most characters in a checkpoint. (An initializer's argument may be a matrix.)
+_LONGEST = 1 << 22
+
+
+class Architecture:
+    """The architecture of a compiled model as text, known once it is built."""
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._built = False
+        self._text: str | None = None
+
+    def now(self) -> str | None:
+        """The text, computed once; None if there is none (yet)."""
+        self._look()
+        return self._text
+
+    def config(self) -> JSON:
+        """What the model's ``get_config()`` returns; empty if there is none."""
+        # What the text was made of has the same, and large models need seconds for it.
+        whole = self._look()
+        return raw_config(self._model) if whole is None else dict(whole["config"])
+
+    def _look(self) -> JSON | None:
+        """What Keras makes of the model, the first time that it is built."""
+        if self._built or not is_built(self._model):
+            return None
+        self._built = True
+        whole, self._text = _serialised(self._model)
+        return whole
+
+
+def raw_config(thing: Any) -> JSON:
+    """``get_config()``, if available."""
+    try:
+        with warnings.catch_warnings():
+            # Keras's own get_config of an optimizer warns under numpy 2.4.
+            warnings.simplefilter("ignore")
+            return dict(thing.get_config())
+    except Exception:
+        # No optimizer, or a class without a config: nothing to compare.
+        return {}
+
+
+def _serialised(model: keras.Model) -> tuple[JSON | None, str | None]:
+    """As an object, and as text."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as above
+            whole = keras.saving.serialize_keras_object(model)
+            text = json.dumps(whole)
+    except Exception:  # a custom get_config may raise anything
+        logger.debug("the model has no config", exc_info=True)
+        return None, None
+    if len(text) > _LONGEST:
+        logger.debug("the model's config is too long to keep")
+        return whole, None
+    return whole, text

@@ -7,7 +7,8 @@ names that differ from process to process; here layers are identified by positio
 
 from typing import Any
 
-from resilient.serialization import JSON, strict
+from resilient.serialization import JSON
+from resilient.serialization.schema import strict
 
 
 def topology(config: JSON) -> JSON:

@@ -22,7 +22,6 @@ from msgspec import Meta
 
 from resilient.errors import NotSupportedError
 from resilient.progress import Progress
-from resilient.serialization import strict
 from resilient.serialization.schema import (
     Count,
     NotFinite,
@@ -30,6 +29,7 @@ from resilient.serialization.schema import (
     SchemaError,
     from_json,
     parse,
+    strict,
 )
 from resilient.storage import signature
 from resilient.storage.files import is_inside

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from resilient.errors import printable
-from resilient.serialization import JSON, strict
+from resilient.serialization import JSON
 from resilient.serialization.redaction import redacted
-from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.serialization.schema import SchemaError, from_json, parse, strict
 from resilient.storage.files import EVENTS_BYTES, open_file
 from resilient.storage.layout import events_name
 from resilient.telemetry import lines

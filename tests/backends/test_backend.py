@@ -20,6 +20,7 @@ from support.tensor_cases import (
     same,
 )
 
+from resilient import backends
 from resilient.backends import Backend, get_backend
 from resilient.backends.arrays import DTYPES
 from resilient.errors import (
@@ -42,7 +43,7 @@ def through_disk(
 ) -> dict[str, np.ndarray]:
     directory.mkdir(exist_ok=True)
     adapter.snapshot(tensors).write(str(directory))
-    return adapter.read(str(directory))
+    return backends.read(adapter.name, str(directory))
 
 
 def variable(kind: str, shape: tuple[int, ...] = (3, 4)) -> keras.Variable:
@@ -189,7 +190,7 @@ def test_only_finished_files_are_left(adapter: Backend, tmp_path: Path) -> None:
     assert {file.parts[0] for file in files} == expected
     assert not [file for file in files if "tmp" in str(file) or "temp" in str(file)]
     staging.rename(committed)
-    assert differing(adapter.read(str(committed)), arrays) == []
+    assert differing(backends.read(adapter.name, str(committed)), arrays) == []
     assert [p.name for p in tmp_path.iterdir()] == ["committed"]
 
 
@@ -198,7 +199,7 @@ def test_reading_what_is_not_there_is_an_error(
 ) -> None:
     """Never an empty result."""
     with pytest.raises(Exception, match="state"):
-        adapter.read(str(tmp_path))
+        backends.read(adapter.name, str(tmp_path))
 
 
 def test_writing_and_reading_is_silent(
@@ -242,7 +243,7 @@ def test_a_directory_may_have_any_name(
     first, second = tmp_path / name, tmp_path / f"renamed {name}"
     assert differing(through_disk(adapter, arrays, first), arrays) == []
     first.rename(second)
-    assert differing(adapter.read(str(second)), arrays) == []
+    assert differing(backends.read(adapter.name, str(second)), arrays) == []
 
 
 def test_snapshots_can_be_written_on_several_threads(

@@ -10,6 +10,7 @@ import pytest
 from support.gang import run_alone
 from support.tensor_cases import differing, live, same
 
+from resilient import backends
 from resilient.backends import Backend
 from resilient.state import rng as random_state
 
@@ -98,7 +99,10 @@ def test_training_does_not_write_into_a_snapshot(
     assert all(changed)
     # The middle one is written only now, long after training went on.
     snapshots.taken[BATCHES].write(str(tmp_path))
-    assert differing(adapter.read(str(tmp_path)), snapshots.copies[BATCHES]) == []
+    assert (
+        differing(backends.read(adapter.name, str(tmp_path)), snapshots.copies[BATCHES])
+        == []
+    )
 
 
 def test_an_update_in_place_or_a_donation_leaves_the_snapshot(
@@ -137,7 +141,10 @@ def test_a_view_is_stored_without_what_it_is_a_view_of(
     snapshot.write(str(tmp_path))
     written = sum(p.stat().st_size for p in tmp_path.rglob("*") if p.is_file())
     assert written < 20_000
-    assert same(adapter.read(str(tmp_path))["x"], np.arange(3, 7, dtype=np.float32))
+    assert same(
+        backends.read(adapter.name, str(tmp_path))["x"],
+        np.arange(3, 7, dtype=np.float32),
+    )
 
 
 @pytest.mark.parametrize(("jit", "eager"), MODES[:2], ids=MODE_NAMES[:2])
@@ -196,7 +203,7 @@ def test_training_goes_on_from_restored_variables_bit_for_bit(
         return dict(adapter.snapshot(tensors).arrays)
 
     first = train_on()
-    for name, value in adapter.read(str(tmp_path)).items():
+    for name, value in backends.read(adapter.name, str(tmp_path)).items():
         adapter.assign(tensors[name], value)
     assert differing(train_on(), first) == []
 
@@ -247,7 +254,12 @@ def test_copies_made_on_an_accelerator_outlive_a_donation(
     assert same(snapshot.arrays["x"], before)
     snapshot.write(str(tmp_path))
     snapshot.release()
-    assert differing(adapter.read(str(tmp_path)), {"x": before, "plain": before}) == []
+    assert (
+        differing(
+            backends.read(adapter.name, str(tmp_path)), {"x": before, "plain": before}
+        )
+        == []
+    )
 
 
 def test_the_memory_of_an_earlier_snapshot_is_reused(adapter: Backend) -> None:

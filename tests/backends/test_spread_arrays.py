@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from support import SUPPORT, gang
 
+from resilient import backends
 from resilient.backends.base import Part
 from resilient.errors import CorruptCheckpointError
 from resilient.supervise.environment import free_ports, of_process, ports_needed
@@ -152,6 +153,6 @@ def test_a_lost_shard_is_an_error(saved: Saved, tmp_path: Path) -> None:
 
     shutil.copytree(saved.directory / "model-by-2", tmp_path / "copy")
     (tmp_path / "copy/state/rows/1.0").unlink()
-    rows = get_backend().read(str(tmp_path / "copy"), Part(0, 2))["rows"]
+    rows = backends.read(get_backend().name, str(tmp_path / "copy"), Part(0, 2))["rows"]
     with pytest.raises(CorruptCheckpointError, match=r"rows: .* is missing"):
         np.asarray(rows)

@@ -31,6 +31,7 @@ from resilient import (
     CorruptCheckpointError,
     NotExactWarning,
     NotSupportedError,
+    backends,
 )
 from resilient.backends import get_backend
 from resilient.cli.main import main
@@ -40,7 +41,7 @@ from resilient.convert.tensor_files import (
     unique_names,
     write_safetensors,
 )
-from resilient.state import model_config
+from resilient.state import fingerprint
 from resilient.storage import scratch
 
 # Keras reads a variable in a way that numpy 2.4 says will end.
@@ -136,7 +137,7 @@ def same(expected, actual):
 def saved_variables(directory):
     """Name, path and array of each variable of the newest checkpoint."""
     newest = max(directory.glob("step-*"))
-    tensors = get_backend().read(str(newest / "variables"))
+    tensors = backends.read(get_backend().name, str(newest / "variables"))
     listed = json.loads((newest / "run.json").read_text())["variables"]
     return {each["path"]: tensors[each["name"]] for each in listed}
 
@@ -285,7 +286,7 @@ def test_what_keras_would_lose_is_refused(tmp_path):
 
 
 def test_a_config_that_is_too_long_is_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(model_config, "_LONGEST", 1000)
+    monkeypatch.setattr(fingerprint, "_LONGEST", 1000)
     fit(model(), tmp_path / "run", epochs=1)
     (newest,) = (tmp_path / "run").glob("step-*/run.json")
     assert json.loads(newest.read_text())["architecture"] is None

@@ -20,9 +20,9 @@ from resilient.cli.main import main
 from resilient.errors import ResilientError
 from resilient.saving import run_json
 from resilient.serialization import json_arrays, rng
+from resilient.serialization.classes import Known, NotKnownError
 from resilient.serialization.decoding import check, decode, outline
 from resilient.serialization.json_values import encode
-from resilient.serialization.known import Known, NotKnownError
 from resilient.serialization.position import Positions
 from resilient.serialization.schema import (
     MalformedError,

@@ -16,6 +16,7 @@ from torch.distributed.tensor import (
     distribute_tensor,
 )
 
+from resilient import backends
 from resilient.backends.base import Part
 from resilient.backends.torch import BACKEND
 
@@ -54,7 +55,7 @@ def check(directory):
 
     snapshot.write(str(directory), Part(RANK, 2))
     distributed.barrier()
-    found = BACKEND.read(str(directory), Part(RANK, 2))
+    found = backends.read(BACKEND.name, str(directory), Part(RANK, 2))
     for places in (PLACES, OTHERS):
         other = spread(zeros, places)
         for name, tensor in other.items():

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from resilient import backends
 from resilient.backends import get_backend
 from resilient.backends.base import HeldTensors
 
@@ -42,7 +43,9 @@ def main(directory: str) -> None:
     backend.assign(variable, np.full(5, 9.0))
     assert np.array_equal(variable.numpy(), np.full(5, 9.0))
     snapshot.write(directory)
-    assert np.array_equal(backend.read(directory)["variable"], np.arange(5.0))
+    assert np.array_equal(
+        backends.read(backend.name, directory)["variable"], np.arange(5.0)
+    )
     print("every byte is there", flush=True)
     server.kill()
     os._exit(0)  # TensorFlow would wait for the server

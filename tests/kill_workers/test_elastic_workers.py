@@ -10,6 +10,7 @@ from own_data import BACKEND, NO_PARTS, OWN_DATA
 from support.gang import Ended, run
 
 import resilient
+from resilient import backends
 from resilient.backends import get_backend
 
 SCRIPT = Path(__file__).with_name("elastic_worker.py")
@@ -115,7 +116,7 @@ def assert_exported(place: Path, tmp_path: Path) -> None:
     target = resilient.export(place, tmp_path / "exported.safetensors")
     newest = max(path for path in place.glob("step-*") if "." not in path.name)
     listed = json.loads((newest / "run.json").read_text())["variables"]
-    tensors = get_backend().read(str(newest / "variables"))
+    tensors = backends.read(get_backend().name, str(newest / "variables"))
     common = [v for v in listed if v["name"] in tensors]
     assert {v["name"].partition(".")[0] for v in common} >= {"trainable", "optimizer"}
     with safe_open(target, "np") as file:

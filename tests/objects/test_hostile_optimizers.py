@@ -11,8 +11,8 @@ if keras.backend.backend() != "torch":
 import torch
 
 from resilient.objects.adapters.torch_objects import TorchOptimizerKind
+from resilient.serialization.classes import Known
 from resilient.serialization.json_values import encode
-from resilient.serialization.known import Known
 
 ODD = {
     "nothing": lambda state: {},

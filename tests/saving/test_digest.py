@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from resilient import NotSupportedError
-from resilient.backends.arrays import Shards
-from resilient.backends.base import HeldTensors
+from resilient.backends.base import HeldTensors, Shards
 from resilient.progress import Progress
 from resilient.saving.digest import differing, digest, of_batch
 from resilient.saving.run_json import VariablesRun

@@ -12,9 +12,9 @@ import pytest
 
 from resilient import CheckpointMismatchError, CorruptCheckpointError
 from resilient.serialization import rng
+from resilient.serialization.classes import Known
 from resilient.serialization.decoding import check, decode
 from resilient.serialization.json_values import encode
-from resilient.serialization.known import Known
 
 pytestmark = pytest.mark.once
 

@@ -24,9 +24,9 @@ from hypothesis.extra import numpy as hnp
 
 from resilient import CheckpointMismatchError, CorruptCheckpointError
 from resilient.serialization import json_arrays
+from resilient.serialization.classes import Known
 from resilient.serialization.decoding import check, decode
 from resilient.serialization.json_values import NotEncodable, encode
-from resilient.serialization.known import Known
 from resilient.serialization.state_dict import known_in
 
 

@@ -4,8 +4,7 @@ import keras
 import pytest
 
 from resilient.state.difference import differences
-from resilient.state.fingerprint import fingerprint
-from resilient.state.model_config import raw_config
+from resilient.state.fingerprint import fingerprint, raw_config
 
 pytestmark = pytest.mark.usefixtures("seeded")
 

@@ -4,8 +4,7 @@ import keras
 import pytest
 
 from resilient.state.comparison import identity_differences, warn_of_settings
-from resilient.state.fingerprint import fingerprint
-from resilient.state.model_config import raw_config
+from resilient.state.fingerprint import fingerprint, raw_config
 from resilient.state.training_only import is_training_only
 
 pytestmark = pytest.mark.usefixtures("seeded")

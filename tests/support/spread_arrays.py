@@ -20,9 +20,9 @@ import keras
 import numpy as np
 from jax.experimental import multihost_utils
 
+from resilient import backends
 from resilient.backends import get_backend
-from resilient.backends.arrays import Shards
-from resilient.backends.base import Part
+from resilient.backends.base import Part, Shards
 from resilient.backends.stored import StoredTensor
 from support.tensor_cases import any_bytes
 
@@ -195,7 +195,9 @@ def load(directory: Path, spread: Spread) -> Iterator[dict[str, Any]]:
             step = jax.jit(lambda x: x * 2)
             step(tensors["large"].value)
             with noted_reads() as sizes:
-                read = adapter.read(str(source), part_of(source))
+                several = jax.process_count() > 1
+                part = part_of(source)
+                read = backends.read(adapter.name, str(source), part, lazy=several)
                 lazy = {k for k, v in read.items() if isinstance(v, StoredTensor)}
                 for each, variable in tensors.items():
                     adapter.assign(variable, read[each])

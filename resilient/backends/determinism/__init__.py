@@ -60,7 +60,12 @@ def deterministic(seed: int | None = None, *, threads: int | None = None) -> Non
         threads = require_integer(threads, "`threads`")
     _module().make_deterministic(threads)
     if seed is not None:
-        _seed_all(seed)
+        import keras
+
+        keras.utils.set_random_seed(seed)
+        # Keras does so only where torch trains, but data loaders draw from it anyway.
+        if "torch" in sys.modules:
+            sys.modules["torch"].manual_seed(seed)
 
 
 def in_effect() -> dict[str, Any]:
@@ -75,12 +80,3 @@ def in_effect() -> dict[str, Any]:
 
 def _module() -> Any:
     return importlib.import_module(f"{__name__}.{get_backend().name}")
-
-
-def _seed_all(seed: int) -> None:
-    import keras
-
-    keras.utils.set_random_seed(seed)
-    # Keras does so only where torch trains, but data loaders draw from it anyway.
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(seed)

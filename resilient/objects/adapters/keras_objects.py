@@ -18,8 +18,8 @@ from resilient.state.fingerprint import (
     of_layers,
     of_optimizer,
     of_training,
+    raw_config,
 )
-from resilient.state.model_config import raw_config
 from resilient.state.variables import Variable, variables_of
 
 

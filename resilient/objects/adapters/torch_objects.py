@@ -11,8 +11,8 @@ import torch
 from resilient.errors import NotSupportedError
 from resilient.objects.adapters.base import Kind, require_backend
 from resilient.serialization import Encoded
+from resilient.serialization.classes import NOTHING
 from resilient.serialization.decoding import decode
-from resilient.serialization.known import NOTHING
 from resilient.serialization.schema import taking
 from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state.variables import Variable

@@ -19,8 +19,8 @@ import numpy as np
 from resilient.objects.content import Scope, digest, read
 from resilient.objects.opaque_hash import contents_of_code, tensor_version
 from resilient.objects.sizing import Size, sample, tensor_size
-from resilient.serialization import strict
 from resilient.serialization.json_values import NotEncodable
+from resilient.serialization.schema import strict
 
 CONTAINERS = (list, tuple, dict)
 ITEMS = 64  # a container with more items, nested ones included, gets one checksum

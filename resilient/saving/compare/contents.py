@@ -11,8 +11,7 @@ from typing import Any
 from resilient.backends.base import Part
 from resilient.errors import CorruptCheckpointError
 from resilient.saving import choose
-from resilient.saving.other_backend import saver_of
-from resilient.saving.part_files import look_at_part, processes
+from resilient.saving.part_files import processes, read_part, saver_of
 from resilient.saving.run_json import RunJson
 from resilient.serialization import Encoded
 from resilient.storage.checkpoint import Checkpoint, DamageError
@@ -93,7 +92,9 @@ def _read(checkpoint: Checkpoint) -> Contents:
     backend, count = saver_of(checkpoint), processes(checkpoint)
     found, tensors = [], dict[str, Any]()
     for number in range(count):
-        run, position, every = look_at_part(Part(number, count), checkpoint, backend)
+        run, position, every = read_part(
+            Part(number, count), checkpoint, backend, lazy=True
+        )
         arrays = {name: every[name] for name in run.arrays}
         found.append(ProcessContents(run, position, arrays))
         tensors = every | tensors

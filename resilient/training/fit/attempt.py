@@ -12,7 +12,7 @@ from typing import Any
 
 from resilient.convert.start import Started, start
 from resilient.data.inputs import DataInputs
-from resilient.keras_internals import dispatch
+from resilient.keras_internals import names
 from resilient.objects.callbacks.capture import CallbackStates, monitored
 from resilient.objects.training_setup.changes import TrainingSetup
 from resilient.policies.monitored import MonitoredMetrics
@@ -168,7 +168,7 @@ class FitAttempt:
             self._state,
             self.inputs,
             losses=self.losses,
-            settle=partial(dispatch.settle, self.callback_list),
+            settle=partial(names.wait_for_calls, self.callback_list),
         )
         shared = facts.of_all_processes()
         self.parallel.begin(self.model, self.session.group, shared)

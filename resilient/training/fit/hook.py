@@ -21,7 +21,7 @@ from keras.utils import unpack_x_y_sample_weight
 from resilient import keras_internals
 from resilient.data.select import are_arrays, require_known
 from resilient.errors import NotSupportedError
-from resilient.keras_internals import contract, dispatch, serialization
+from resilient.keras_internals import contract, names, serialization
 from resilient.keras_internals.expected import OF_SEVERAL_PROCESSES
 from resilient.training import collector
 from resilient.training.fit.attempt import FitAttempt
@@ -204,7 +204,7 @@ def _watch(callbacks: Any, attempt: FitAttempt) -> None:
     def on_train_begin(logs: Any = None) -> None:
         with collector.put_off():
             attempt.before_train_begin()
-        dispatch.tell_in_order(callbacks)
+        names.call_in_order(callbacks)
         plain["on_train_begin"](logs)
         attempt.on_train_begin()
         callbacks.callbacks.insert(0, attempt.logs)
