@@ -12,7 +12,7 @@ from resilient.progress import Progress
 from resilient.state.variables import leaves, live_tensors
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store
-from resilient.training import collector
+from resilient.training.run_state import no_garbage_collection
 
 
 class Ours:
@@ -32,7 +32,7 @@ class Ours:
         self._written: Future[None] | None = None
         self._step = 0
 
-    @collector.put_off()
+    @no_garbage_collection()
     def save(self) -> None:
         """Take a snapshot, hand it to the writer."""
         tensors = live_tensors(self._model, leaves(self._model))
@@ -44,7 +44,7 @@ class Ours:
         """Until it is committed."""
         self._written.result()
 
-    @collector.put_off()
+    @no_garbage_collection()
     def restore(self) -> None:
         """Read the newest checkpoint, verified, into the model."""
         found = self._store.load_newest(self._read)

@@ -51,8 +51,6 @@ class JaxBackend:
             _check_owners(values)
         mine = {name: _held(value, process) for name, value in values.items()}
         held = {name: each for name, each in mine.items() if each is not None}
-        if any(isinstance(each, Shards) for each in held.values()):
-            jax_files.check_file_names(held)
         # After all copies were started: training waits for those.
         for each in held.values():
             for piece in each.owned.values() if isinstance(each, Shards) else (each,):

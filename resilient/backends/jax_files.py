@@ -23,35 +23,14 @@ import tensorstore as ts
 from resilient.backends.arrays import EXTENSION_DTYPES
 from resilient.backends.base import HeldTensors, Part, Shards, plain
 from resilient.backends.stored import StoredTensor, decoding
-from resilient.errors import NotSupportedError
 
 _STATE = "state"
 _METADATA = "_METADATA"
 _SMALL = 1 << 18  # bytes; smaller arrays are read whole
-_LONGEST = 255  # bytes, of a directory's name
 _ALIGNMENT = 64  # bytes; less, and JAX copies
 # Files are flushed when the checkpoint is sealed, all at once.
 _WRITING = ts.Context({"file_io_sync": False})
 _MAPPED = ts.Context({"file_io_mode": {"mode": "memmap"}})
-
-
-def check_file_names(names: Iterable[str]) -> None:
-    """Refuse names that no directory can have: in Zarr every tensor has one.
-
-    TensorStore would try for ever.
-
-    Raises:
-        NotSupportedError: A name is too long.
-    """
-    for name in names:
-        if len(name) > _LONGEST:
-            raise NotSupportedError(
-                "A tensor's name is too long to be the name of a directory, and each "
-                "tensor needs one when any is spread over several devices.",
-                received=f"{len(name)} characters: {name}",
-                hint=f"Give layers shorter names: the whole may have {_LONGEST} "
-                "characters.",
-            )
 
 
 class Held(HeldTensors):
@@ -97,27 +76,26 @@ def _write_arrays(
     # The others must not read metadata that may not have been written yet.
     how = {"create": True} if first else {"open": True, "assume_metadata": True}
     everything = ts.KvStore.open(place, context=_WRITING).result()
-    with ts.Transaction() as transaction:
-        store = everything.with_transaction(transaction)
-        opening = {
-            name: ts.open(
-                _spec(array) | how, kvstore=store / f"{name}/", context=_WRITING
+    # Not a context: where something failed, leaving that waits for ever.
+    transaction = ts.Transaction()
+    store = everything.with_transaction(transaction)
+    opening = {
+        name: ts.open(_spec(array) | how, kvstore=store / f"{name}/", context=_WRITING)
+        for name, array in arrays.items()
+    }
+    writing = []
+    for name, opened in opening.items():
+        stored = opened.result()
+        for at, shard in arrays[name].owned.items():
+            piece = np.asarray(shard)
+            index = tuple(slice(a, a + n) for a, n in zip(at, piece.shape, strict=True))
+            written = stored[index].write(
+                piece, can_reference_source_data_indefinitely=True
             )
-            for name, array in arrays.items()
-        }
-        writing = []
-        for name, opened in opening.items():
-            stored = opened.result()
-            for at, shard in arrays[name].owned.items():
-                piece = np.asarray(shard)
-                sizes = zip(at, piece.shape, strict=True)
-                index = tuple(slice(begin, begin + size) for begin, size in sizes)
-                written = stored[index].write(
-                    piece, can_reference_source_data_indefinitely=True
-                )
-                writing.append(written.copy)
-        for each in writing:
-            each.result()
+            writing.append(written.copy)
+    for each in writing:
+        each.result()
+    transaction.commit_sync()
 
 
 def _place(path: str, *, ocdbt: bool = False) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from resilient.storage import files, signature
 from resilient.storage.files import open_file, read_file
 from resilient.storage.layout import MANIFEST, committed_name
 from resilient.storage.manifest import FileRecord, Manifest, ManifestError, record
+from resilient.storage.refusals import disk_error
 from resilient.storage.signature import Signature
 
 T = TypeVar("T")
@@ -129,6 +130,8 @@ class Checkpoint(Manifest):
         except Exception as error:  # blame damage if there is any
             _refuse(self._file_problems())
             if isinstance(error, CorruptCheckpointError):
+                number = disk_error(error) or 0  # libraries say it in words only
+                files.require_readable(OSError(number, os.strerror(number), self.path))
                 text = f"{error.problem} {error.received or ''}"
                 raise DamageError([" ".join(text.split())]) from error
             raise
@@ -194,9 +197,8 @@ class Checkpoint(Manifest):
         return []
 
     def _file_problems(self) -> list[str]:
-        files = self.files.items()
-        problems = (_problem(self.path, name, expected) for name, expected in files)
-        return [problem for problem in problems if problem is not None]
+        found = (_problem(self.path, *each) for each in self.files.items())
+        return [problem for problem in found if problem is not None]
 
 
 def _refuse(problems: list[str]) -> None:

@@ -29,6 +29,7 @@ from resilient.storage import directories, layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.files import open_file, sync
 from resilient.storage.manifest import FileRecord, ManifestError, record
+from resilient.storage.refusals import DISK_ERRORS
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ class Pruner:
             raise CheckpointWriteError(
                 f"Old checkpoints cannot be deleted: {error.strerror}.",
                 received=error,
-                hint=f"Allow this user to delete in {self._directory}.",
+                hint=DISK_ERRORS.get(error.errno or 0, "Check the disk."),
             ) from error
         return doomed
 

@@ -26,24 +26,28 @@ _LONGEST = 2000  # characters of a reason
 # Errors of a full or failing disk. Backends report them as TensorFlow's
 # ResourceExhaustedError, Orbax's ValueError or torch's RuntimeError, and only in the
 # text.
-_DISK_ERRORS = {
+_SURE = "make sure that nothing does so during training."
+DISK_ERRORS = {
+    **NO_DAMAGE,
     errno.ENOSPC: "Free some space, or keep fewer checkpoints.",
     errno.EDQUOT: "Free some of your quota, or keep fewer checkpoints.",
     errno.EFBIG: "Raise the limit on the size of files (`ulimit -f`).",
     errno.EROFS: "Choose a checkpoint_dir on a writable file system.",
     errno.EACCES: "Allow this user to write there, or choose another checkpoint_dir.",
     errno.EPERM: "Allow this user to write there, or choose another checkpoint_dir.",
-    errno.EMFILE: NO_DAMAGE[errno.EMFILE],
-    errno.ENFILE: NO_DAMAGE[errno.ENFILE],
     errno.EIO: "Check the disk: the system log may say more.",
+    errno.ENAMETOOLONG: "Give layers shorter names, or choose a shorter path.",
     errno.ESTALE: "Check the network file system; it may have to be mounted again.",
-    errno.ENOENT: "Something removed the directory: make sure that nothing does so "
-    "during training.",
-    errno.ENOTDIR: "Something replaced the directory: make sure that nothing does so "
-    "during training.",
+    errno.ENOENT: f"Something removed the directory: {_SURE}",
+    errno.ENOTDIR: f"Something replaced the directory: {_SURE}",
 }
 _FULL_OR_FAILING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-_TORCH_WRITE_FAILED = ("PytorchStreamWriter failed", "file write failed")
+_IN_WORDS = {os.strerror(number): number for number in DISK_ERRORS} | {
+    "OOM when allocating": errno.ENOMEM,  # TensorFlow
+    "can't allocate memory": errno.ENOMEM,  # torch
+    "PytorchStreamWriter failed": errno.EIO,
+    "file write failed": errno.EIO,
+}
 
 
 def require_target(path: Path) -> None:
@@ -162,19 +166,23 @@ def explained(staging: Path, progress: Progress) -> Iterator[None]:
         number = disk_error(error)
         if number is None:
             raise
-        raise _write_error(staging, progress, number, error) from error
+        path = getattr(error, "filename", None) or staging
+        raise CheckpointWriteError(
+            f"The checkpoint at {progress} cannot be written: {os.strerror(number)} "
+            f"({errno.errorcode.get(number, number)}). Earlier checkpoints are intact.",
+            received=f"{path}: {type(error).__name__}: {error}",
+            hint=DISK_ERRORS.get(number, "Check the file system of this directory."),
+        ) from error
 
 
 def disk_error(error: BaseException) -> int | None:
-    """The errno behind an exception, if the file system caused it."""
+    """The errno behind an exception, if the machine caused it."""
     if isinstance(error, OSError):
         return error.errno or errno.EIO
     text = str(error)
-    for number in _DISK_ERRORS:
-        if os.strerror(number) in text:
+    for words, number in _IN_WORDS.items():
+        if words in text:
             return number
-    if any(phrase in text for phrase in _TORCH_WRITE_FAILED):
-        return errno.EIO
     if error.__cause__ is not None:
         return disk_error(error.__cause__)
     if error.__context__ is not None and not error.__suppress_context__:
@@ -182,16 +190,3 @@ def disk_error(error: BaseException) -> int | None:
         # A file that was looked up and is missing does not explain another error.
         return number if number in _FULL_OR_FAILING else None
     return None
-
-
-def _write_error(
-    staging: Path, progress: Progress, number: int, error: Exception
-) -> CheckpointWriteError:
-    path = error.filename if isinstance(error, OSError) else None
-    code = errno.errorcode.get(number, str(number))
-    return CheckpointWriteError(
-        f"The checkpoint at {progress} cannot be written: {os.strerror(number)} "
-        f"({code}). Earlier checkpoints are intact.",
-        received=f"{path or staging}: {type(error).__name__}: {error}",
-        hint=_DISK_ERRORS.get(number, "Check the file system of this directory."),
-    )

@@ -18,11 +18,10 @@ from resilient.saving.snapshot import Snapshot
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.stores import place
 from resilient.telemetry.events import read_events
-from resilient.training import collector
 from resilient.training.consensus import BoundaryConsensus
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import LossWatch
-from resilient.training.run_state import RunState
+from resilient.training.run_state import RunState, no_garbage_collection
 from resilient.training.session import Session
 
 
@@ -259,7 +258,7 @@ class Attempt:
         taken = self._snapshot(progress, logs, spare, in_epoch=in_epoch)
         self._digests.add(taken)
 
-    @collector.put_off()
+    @no_garbage_collection()
     def _snapshot(
         self,
         progress: Progress,

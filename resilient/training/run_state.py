@@ -4,8 +4,10 @@ The attempt decides when to save and tracks the data. What a resume will not rep
 bit for bit is warned of, once each.
 """
 
+import contextlib
+import gc
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +22,24 @@ from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.serialization.schema import to_json
 from resilient.state import rng, variables
+
+
+@contextlib.contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Put Python's garbage collector off, unless it is off anyway.
+
+    The collector runs by the number of new objects. Those of a snapshot or of a model's
+    configs are gone a moment later, but would make it look through everything that a
+    large model consists of: tens to hundreds of milliseconds, while training waits.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class InexactWarnings:

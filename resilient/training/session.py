@@ -32,9 +32,9 @@ from resilient.telemetry import heartbeat
 from resilient.telemetry.console import Notifier
 from resilient.telemetry.events import Events, attempts_so_far
 from resilient.telemetry.last_attempt import last_attempt
-from resilient.training import collector
 from resilient.training.digests import StateDigests
 from resilient.training.options import RunOptions
+from resilient.training.run_state import no_garbage_collection
 from resilient.witness.witness import Witness
 
 logger = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class Session:
         """Save at the next boundary, whatever the policy says."""
         self.saving.request()
 
-    @collector.put_off()
+    @no_garbage_collection()
     def choose(self) -> Loaded | None:
         """The checkpoint that the run resumes from, the same in all processes.
 

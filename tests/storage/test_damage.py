@@ -341,6 +341,31 @@ def test_what_cannot_be_read_here_and_now_is_not_taken_for_damaged(
     assert os.listdir(tmp_path) == ["step-00000010"]
 
 
+@pytest.mark.parametrize(
+    ("library_says", "advice"),
+    [
+        ("unable to mmap 240 bytes: Cannot allocate memory (12)", "Free some memory"),
+        ("OOM when allocating tensor with shape[9,9]", "Free some memory"),
+        ("Error opening local file: Too many open files", "Close files"),
+    ],
+)
+def test_what_a_library_cannot_read_now_is_not_taken_for_damaged(
+    tmp_path, library_says, advice
+):
+    """Each byte is right, and libraries say what the machine lacks in words only."""
+    store = Store(tmp_path)
+    for step in (10, 20):
+        save(store, step)
+
+    def read(checkpoint):
+        raise CorruptCheckpointError("It cannot be decoded.", received=library_says)
+
+    with pytest.raises(CheckpointReadError, match=advice):
+        store.load_newest(read)
+    assert store.steps() == [10, 20]
+    assert newest_good(store).step == 20
+
+
 def test_an_unreadable_sector_is_damage(tmp_path, monkeypatch):
     store = filled(tmp_path, 10)
 

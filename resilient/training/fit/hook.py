@@ -23,7 +23,6 @@ from resilient.data.select import are_arrays, require_known
 from resilient.errors import NotSupportedError
 from resilient.keras_internals import contract, names, serialization
 from resilient.keras_internals.expected import OF_SEVERAL_PROCESSES
-from resilient.training import collector
 from resilient.training.fit.attempt import FitAttempt
 from resilient.training.fit.iterators import (
     Base,
@@ -31,6 +30,7 @@ from resilient.training.fit.iterators import (
     TrainingIterator,
     ValidationIterator,
 )
+from resilient.training.run_state import no_garbage_collection
 
 contract.require_known_keras()
 
@@ -202,7 +202,7 @@ def _watch(callbacks: Any, attempt: FitAttempt) -> None:
     plain = {name: getattr(callbacks, name) for name in _WATCHED}
 
     def on_train_begin(logs: Any = None) -> None:
-        with collector.put_off():
+        with no_garbage_collection():
             attempt.before_train_begin()
         names.call_in_order(callbacks)
         plain["on_train_begin"](logs)

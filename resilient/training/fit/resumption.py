@@ -31,10 +31,10 @@ from resilient.state import comparison, fingerprint, layouts, variables
 from resilient.state.build import ensure_built, is_built
 from resilient.state.difference import Difference
 from resilient.storage.checkpoint import Checkpoint
-from resilient.training import collector
 from resilient.training.allowed import Changes, allowing
 from resilient.training.fit.phases import require_same_phase
 from resilient.training.position_change import Moved, moved
+from resilient.training.run_state import no_garbage_collection
 
 logger = logging.getLogger(__name__)
 
@@ -189,7 +189,7 @@ class Resumption:
         """Restore the state of callbacks. May be repeated."""
         callbacks.restore(callbacks.matched(self.run.callbacks), self.saved.tensors)
 
-    @collector.put_off()
+    @no_garbage_collection()
     def restore_variables(self, backend: Backend) -> None:
         """Set all variables, except those that start fresh."""
         new = tuple(f"{group}." for group in _FRESH if group in self.changes.found)

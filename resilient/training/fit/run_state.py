@@ -23,10 +23,9 @@ from resilient.state import retracing, variables
 from resilient.state.difference import differences
 from resilient.state.fingerprint import RunFingerprint
 from resilient.state.rng_ops import stateful_random_operations
-from resilient.training import collector
 from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.fit.resumption import Resumption
-from resilient.training.run_state import RunState
+from resilient.training.run_state import RunState, no_garbage_collection
 from resilient.witness import samples
 
 _KEEP_IN = "a keras.Variable, in a callback or in `stateful`"
@@ -71,7 +70,7 @@ class FitState(RunState):
         self._put_into: dict[str, Any] | None = None  # until the first epoch begins
         self._begun = self._looked = False  # `_looked`: at the step, once it is traced
 
-    @collector.put_off()
+    @no_garbage_collection()
     def begin(self) -> None:
         """An epoch begins, and every callback has seen ``on_epoch_begin``.
 
