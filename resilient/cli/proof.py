@@ -136,12 +136,11 @@ def _report_differences(proof: "Proof") -> None:
     for each in proof.missing[:_LINES]:
         say(f"Only in one of the two: {each}")
     for run, found in proof.ends.items():
-        different = [x for x in found.leaves if x.counts and not x.equal]
-        facts = [x for x in found.facts if x.counts]
-        if different or facts:
+        if not found.equal:
+            count = sum(each.counts for each in found.differences)
             say(
-                f"At the end of {run}: {len(different)} tensors and {len(facts)} other "
-                f"values differ. See: resilient diff {found.a.path} {found.b.path}"
+                f"At the end of {run}: {count:,} places differ. See: "
+                f"resilient diff {found.a['path']} {found.b['path']}"
             )
     for number, reason in enumerate(proof.reasons):
         say(("Likely: " if not number else "Or: ") + reason.text)

@@ -20,7 +20,7 @@ GOOD, BAD, NEWEST, HEADER = "green", "red", "bold", "bold"
 
 _RIGHT = (
     *("step", "epoch", "batch", "size", "time", "share", "from step", "to step"),
-    *("differ", "largest", "ulps", "repeated"),
+    *("differ", "largest", "repeated"),
     *("loss", "goodput", "attempts", "faults"),
 )
 _DAYS = 60  # after which a date is clearer

@@ -93,30 +93,21 @@ def of_batch(batch: Any) -> str:
 def _leaves(snapshot: Snapshot) -> Iterator[tuple[str, Any]]:
     arrays = snapshot.tensors.arrays
     process = ProcessContents(snapshot.run, snapshot.position, arrays)
-    sections = list(facts.of_process(process, elsewhere=False, listed=False))
-    left_out = {
-        name
-        for section in sections
-        if section.name in (POSITION, *facts.NOT_STATE)
-        for name in _referred(section.values)
-    }
+    sections = facts.of_process(process, elsewhere=False)
+    position = sections.pop(POSITION)
+    inside, left_out = set(_referred(position)), set[str]()
+    for section in facts.NOT_STATE:
+        left_out |= set(_referred(sections.pop(section, {})))
+    left_out |= inside
     yield from _tensors(
         snapshot.run.variables, {n: a for n, a in arrays.items() if n not in left_out}
     )
-    for section in sections:
-        if section.name in facts.NOT_STATE:
-            continue
-        if section.name == POSITION:
-            inside = set(_referred(section.values))
-            hashes = {name: _hashed(arrays[name]).hex() for name in inside}
-            yield POSITION, [section.values, hashes]
-            continue
-        for name, value in section.values.items():
-            if section.name == "random":
-                for key, state in value.items():
-                    yield "/".join(filter(None, ("random", name, key))), state
-            else:
-                yield "/".join(filter(None, (section.name, name))), value
+    yield POSITION, [position, {n: _hashed(arrays[n]).hex() for n in inside}]
+    for name, state in sections.pop("random").items():
+        sections["/".join(filter(None, ("random", name)))] = state
+    for section, values in sections.items():
+        for name, value in values.items():
+            yield "/".join(filter(None, (section, name))), value
 
 
 def _tensors(

@@ -22,11 +22,11 @@ from resilient.storage.files import NO_DAMAGE
 
 _NAMED = 20  # damaged checkpoints that one message names
 _LONGEST = 2000  # characters of a reason
+_SURE = "make sure that nothing does so during training."
 
 # Errors of a full or failing disk. Backends report them as TensorFlow's
-# ResourceExhaustedError, Orbax's ValueError or torch's RuntimeError, and only in the
-# text.
-_SURE = "make sure that nothing does so during training."
+# ResourceExhaustedError, TensorStore's ValueError or torch's RuntimeError, and only in
+# the text.
 DISK_ERRORS = {
     **NO_DAMAGE,
     errno.ENOSPC: "Free some space, or keep fewer checkpoints.",

@@ -4,20 +4,28 @@ Every byte is first verified against the manifest. Large tensors stay on disk un
 are compared.
 """
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from resilient.backends.base import Part
 from resilient.errors import CorruptCheckpointError
 from resilient.saving import choose
+from resilient.saving.compare.differences import ABSENT
 from resilient.saving.part_files import processes, read_part, saver_of
 from resilient.saving.run_json import RunJson
 from resilient.serialization import Encoded
+from resilient.state.other_dtypes import SEEDS, place
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.store import Store
 
+_NUMBER = re.compile(r"_\d+")
 _LONGEST = 2000  # characters in a reason
+_WORD = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,23 @@ class ProcessContents:
     arrays: Mapping[str, Any]
 
 
+class Variable(NamedTuple):
+    """A variable in a checkpoint, or one replica's copy of it.
+
+    Attributes:
+        group: What it belongs to: ``trainable``, ``optimizer``, and of a loop also the
+            object.
+        name: Its path.
+        place: Its group and its number in it.
+        value: Something that ``numpy.asarray`` makes an array of.
+    """
+
+    group: str
+    name: str
+    place: str
+    value: Any
+
+
 @dataclass(frozen=True)
 class Contents:
     """What a checkpoint holds.
@@ -43,17 +68,36 @@ class Contents:
         checkpoint: The checkpoint itself.
         backend: The backend that saved it.
         processes: The contents that each process saved, by number.
-        tensors: The variables by name, with one per replica where replicas differ.
+        variables: The variables, in the checkpoint's order.
     """
 
     checkpoint: Checkpoint
     backend: str
     processes: list[ProcessContents]
-    tensors: Mapping[str, Any]
+    variables: list[Variable]
 
-    @property
-    def run(self) -> RunJson:
-        return self.processes[0].run
+    def read(self, variable: Variable | None, elsewhere: bool) -> Any:
+        """A variable's array; ``ABSENT`` if there is none.
+
+        Args:
+            variable: One of ``variables``.
+            elsewhere: Whether to convert integers to one type, because it is compared
+                with another backend's variable, whose integer types are others.
+
+        Raises:
+            CorruptCheckpointError: It is damaged.
+        """
+        if variable is None:
+            return ABSENT
+        try:
+            array = np.asarray(variable.value)
+        except CorruptCheckpointError as error:
+            raise _damaged(self.checkpoint, str(error.received)) from error
+        if not elsewhere or not np.can_cast(array.dtype, np.int64):
+            return array
+        # A seed has 32 bits, which torch stores as a signed integer.
+        bits = _WORD if SEEDS in variable.name else -1
+        return np.asarray(array.astype(np.int64) & bits)
 
 
 def opened(store: Store, step: int | None) -> Contents:
@@ -76,10 +120,32 @@ def opened(store: Store, step: int | None) -> Contents:
     except DamageError as error:
         if not checkpoint.path.exists():
             raise choose.not_found(checkpoint.path) from None  # just pruned
-        raise damaged(checkpoint, str(error)) from None
+        raise _damaged(checkpoint, str(error)) from None
 
 
-def damaged(checkpoint: Checkpoint, why: str) -> CorruptCheckpointError:
+Matched = dict[tuple[str | int, ...], Variable]
+
+
+def matched(a: Sequence[Variable], b: Sequence[Variable]) -> tuple[Matched, Matched]:
+    """The variables of two checkpoints, where counterparts have the same key.
+
+    Keras numbers its automatic names differently in each process, so variables are
+    matched by their places, or, if the models differ, by names without these numbers.
+    """
+    by_place = [each.place for each in a] == [each.place for each in b]
+    return _by_key(a, by_place), _by_key(b, by_place)
+
+
+def _by_key(variables: Sequence[Variable], by_place: bool) -> Matched:
+    found, counts = Matched(), Counter[tuple[str, str]]()
+    for each in variables:
+        key = each.group, each.place if by_place else _NUMBER.sub("", each.name)
+        counts[key] += 1
+        found[*key, counts[key]] = each
+    return found
+
+
+def _damaged(checkpoint: Checkpoint, why: str) -> CorruptCheckpointError:
     """The error for a checkpoint that cannot be compared."""
     return CorruptCheckpointError(
         f"The checkpoint of step {checkpoint.step} is damaged.",
@@ -98,4 +164,16 @@ def _read(checkpoint: Checkpoint) -> Contents:
         arrays = {name: every[name] for name in run.arrays}
         found.append(ProcessContents(run, position, arrays))
         tensors = every | tensors
-    return Contents(checkpoint, backend, found, tensors)
+    return Contents(checkpoint, backend, found, [*_variables(found[0].run, tensors)])
+
+
+def _variables(run: RunJson, tensors: Mapping[str, Any]) -> Iterator[Variable]:
+    """The variables of a run, each replica's copy on its own where these differ."""
+    in_order = sorted(tensors)
+    for saved in run.variables:
+        name, where = saved["name"], place(saved["name"])
+        group = where.rpartition(".")[0] or "variables"
+        for each in [name] if name in tensors else in_order:
+            suffix = each.removeprefix(name)
+            if each == name or suffix.startswith(".replica_"):
+                yield Variable(group, saved["path"] + suffix, where, tensors[each])
