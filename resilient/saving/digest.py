@@ -16,7 +16,7 @@ import xxhash
 
 from resilient.backends.base import Shards
 from resilient.saving.compare import facts
-from resilient.saving.compare.contents import ProcessContents
+from resilient.saving.record import SavedState
 from resilient.saving.snapshot import Snapshot
 from resilient.serialization.batches import checksum
 from resilient.serialization.json_arrays import as_bytes
@@ -92,7 +92,7 @@ def of_batch(batch: Any) -> str:
 
 def _leaves(snapshot: Snapshot) -> Iterator[tuple[str, Any]]:
     arrays = snapshot.tensors.arrays
-    process = ProcessContents(snapshot.run, snapshot.position, arrays)
+    process = SavedState(snapshot.run, snapshot.position, arrays)
     sections = facts.of_process(process, elsewhere=False)
     position = sections.pop(POSITION)
     inside, left_out = set(_referred(position)), set[str]()

@@ -121,9 +121,8 @@ def _other_places(a: Contents, b: Contents, elsewhere: bool) -> Iterator[_PlaceI
         for number, pair in enumerate(zip(a.processes, b.processes, strict=False)):
             name = f"process {number}" if number else ""
             ours, theirs = (facts.of_process(x, elsewhere=elsewhere) for x in pair)
-            yield from _in_sections(
-                name, ours, theirs, (pair[0].arrays, pair[1].arrays)
-            )
+            tensors = pair[0].tensors, pair[1].tensors
+            yield from _in_sections(name, ours, theirs, tensors)
 
 
 def _in_sections(

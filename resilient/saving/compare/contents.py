@@ -5,7 +5,7 @@ are compared.
 """
 
 import re
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,8 +17,8 @@ from resilient.errors import CorruptCheckpointError
 from resilient.saving import choose
 from resilient.saving.compare.differences import ABSENT
 from resilient.saving.part_files import processes, read_part, saver_of
+from resilient.saving.record import SavedState
 from resilient.saving.run_json import RunJson
-from resilient.serialization import Encoded
 from resilient.state.other_dtypes import SEEDS, place
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.store import Store
@@ -26,21 +26,6 @@ from resilient.storage.store import Store
 _NUMBER = re.compile(r"_\d+")
 _LONGEST = 2000  # characters in a reason
 _WORD = (1 << 32) - 1
-
-
-@dataclass(frozen=True)
-class ProcessContents:
-    """What one process saved.
-
-    Attributes:
-        run: The process's ``run.json``.
-        position: The encoded position of its data.
-        arrays: The arrays that are not variables, by name.
-    """
-
-    run: RunJson
-    position: Encoded
-    arrays: Mapping[str, Any]
 
 
 class Variable(NamedTuple):
@@ -67,13 +52,13 @@ class Contents:
     Attributes:
         checkpoint: The checkpoint itself.
         backend: The backend that saved it.
-        processes: The contents that each process saved, by number.
+        processes: What each process saved, by number.
         variables: The variables, in the checkpoint's order.
     """
 
     checkpoint: Checkpoint
     backend: str
-    processes: list[ProcessContents]
+    processes: list[SavedState[RunJson]]
     variables: list[Variable]
 
     def read(self, variable: Variable | None, elsewhere: bool) -> Any:
@@ -156,14 +141,11 @@ def _damaged(checkpoint: Checkpoint, why: str) -> CorruptCheckpointError:
 
 def _read(checkpoint: Checkpoint) -> Contents:
     backend, count = saver_of(checkpoint), processes(checkpoint)
-    found, tensors = [], dict[str, Any]()
-    for number in range(count):
-        run, position, every = read_part(
-            Part(number, count), checkpoint, backend, lazy=True
-        )
-        arrays = {name: every[name] for name in run.arrays}
-        found.append(ProcessContents(run, position, arrays))
-        tensors = every | tensors
+    found = [
+        SavedState(*read_part(Part(number, count), checkpoint, backend, lazy=True))
+        for number in range(count)
+    ]
+    tensors = ChainMap(*(dict(each.tensors) for each in found))
     return Contents(checkpoint, backend, found, [*_variables(found[0].run, tensors)])
 
 

@@ -6,8 +6,9 @@ if they made a difference, the state shows it. Nor are clocks, or files that hol
 
 from collections import Counter
 
-from resilient.saving.compare.contents import Contents, ProcessContents
-from resilient.saving.run_json import FitRun, LoopRun, encoded
+from resilient.saving.compare.contents import Contents
+from resilient.saving.record import SavedState
+from resilient.saving.run_json import FitRun, LoopRun, RunJson, encoded
 from resilient.serialization import JSON, Encoded
 
 NOT_STATE = ("clocks", "settings", "environment")
@@ -22,7 +23,7 @@ _RANDOM = {"random": "", "epoch_random": "when the epoch began"}
 _WORD = (1 << 32) - 1
 
 
-def of_process(process: ProcessContents, *, elsewhere: bool) -> dict[str, JSON]:
+def of_process(process: SavedState[RunJson], *, elsewhere: bool) -> dict[str, JSON]:
     """The state of one process: encoded values by name, by section.
 
     Args:
