@@ -1,6 +1,7 @@
 """Runs that were changed on purpose: killed before and after, exact in between."""
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -37,16 +38,30 @@ def change_and_kill(
     assert_same(alone().record, run().record)
 
 
+def some(changes: Iterable[str], short: Iterable[str]) -> list[Any]:
+    """Each is resumed, without a kill, by tests/training/*/test_allow*.py."""
+    return [
+        pytest.param(each, marks=[pytest.mark.long] * (each not in short))
+        for each in changes
+    ]
+
+
 @pytest.mark.spread
 @pytest.mark.parametrize(
-    "change", ["batch_size", "config", "data", "metrics", "optimizer"]
+    "change",
+    some(
+        ["batch_size", "config", "data", "metrics", "optimizer"],
+        short=["data", "optimizer"],
+    ),
 )
 def test_killed_loop_that_was_changed_on_purpose(change: str, run_of: MakeRun):
     change_and_kill(run_of, "changing", change, "step@8", "step@10", "step@13")
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    "change", some(CHANGES, short=["batch_size", "config", "optimizer"])
+)
 def test_killed_fit_that_was_changed_on_purpose(change: str, run_of: MakeRun):
     kills = ("train_batch_end@1:4", "train_batch_end@2:1", "train_batch_end@2:3")
     change_and_kill(run_of, "dense", change, *kills)
@@ -66,7 +81,13 @@ DATA = {
 
 @pytest.mark.sources
 @pytest.mark.spread
-@pytest.mark.parametrize("before", DATA)
+@pytest.mark.parametrize(
+    "before",
+    some(
+        DATA,
+        short=["generator_of_global_random_numbers", "dense", "torch_shuffled"],
+    ),
+)
 def test_killed_fit_that_got_data_of_another_kind(before: str, run_of: MakeRun):
     """At the end of an epoch, where it begins as new."""
     kills = ("epoch_begin@1", "train_batch_end@1:3", "train_batch_end@2:2")

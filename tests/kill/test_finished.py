@@ -13,10 +13,15 @@ OTHERS = [
     "custom_train_step",
     "initial_epoch",
 ]
+# `nox -s exact` runs such as these once more, too.
+LONG = {"dense", "best_weights", "stops_in_mid_epoch", "custom_train_step"}
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("name", ENDS + OTHERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[pytest.mark.long] * (n in LONG)) for n in ENDS + OTHERS],
+)
 def test_finished_run_trains_nothing(
     name: str, run_of: MakeRun, uninterrupted: Expected
 ):
@@ -28,7 +33,7 @@ def test_finished_run_trains_nothing(
     assert_same(uninterrupted(name), again.record)
 
 
-@pytest.mark.spread
+@pytest.mark.long  # as `nox -s exact` does with such callbacks
 def test_killed_then_finished_run_trains_nothing(
     run_of: MakeRun, uninterrupted: Expected
 ):
@@ -41,7 +46,14 @@ def test_killed_then_finished_run_trains_nothing(
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("name", ["dense", "convolution", "plain_attributes"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("dense", marks=pytest.mark.long),  # the next one has it
+        "convolution",
+        pytest.param("plain_attributes", marks=pytest.mark.long),
+    ],
+)
 def test_larger_epochs_continue(name: str, run_of: MakeRun, uninterrupted: Expected):
     """As if the larger number had been asked for from the start."""
     run = run_of(name, options={"save_freq": 3})
@@ -60,7 +72,7 @@ def test_larger_epochs_continue_a_killed_run(run_of: MakeRun, uninterrupted: Exp
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("epochs", [1, 2])
+@pytest.mark.parametrize("epochs", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_smaller_epochs_train_nothing(epochs: int, run_of: MakeRun):
     """The weights and the History stay those of the longer run."""
     run = run_of("dense", options={"save_freq": 3})
@@ -75,7 +87,14 @@ def _but_epochs(record: Record) -> Record:
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("name", ["all_at_once", "stops_in_mid_epoch", "not_a_number"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("all_at_once", marks=pytest.mark.long),
+        pytest.param("stops_in_mid_epoch", marks=pytest.mark.long),
+        "not_a_number",
+    ],
+)
 def test_early_stop_stays_stopped(name: str, run_of: MakeRun):
     """A run that stopped by itself is over, though not all epochs were trained."""
     run = run_of(name, options={"save_freq": 3})

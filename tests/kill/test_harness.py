@@ -46,13 +46,20 @@ def test_uninterrupted_scenario_is_deterministic(
 
 @pytest.mark.spread
 @pytest.mark.parametrize(
-    "kill", ["train_begin", "train_batch_end@0:2", "epoch_end@1", "after@0.0"]
+    "kill",
+    [
+        "train_begin",
+        pytest.param("train_batch_end@0:2", marks=pytest.mark.long),
+        pytest.param("epoch_end@1", marks=pytest.mark.long),
+        "after@0.0",
+    ],
 )
 def test_kill_is_a_real_one(kill: str, run_of: MakeRun):
     """The attempt's process ends by SIGKILL, before ``fit`` returns."""
     assert run_of("best_weights")(kill, mode="keras").killed
 
 
+@pytest.mark.spread
 def test_record_holds_every_part(uninterrupted: Expected):
     """No group of the state is forgotten by the record."""
     record = uninterrupted("all_at_once")

@@ -43,7 +43,9 @@ def _end(run: Run, expected: Expected) -> None:
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [NAMES[0], pytest.param(NAMES[1], marks=pytest.mark.long)]
+)
 def test_killed_with_a_write_in_flight(
     name: str, run_of: MakeRun, uninterrupted: Expected
 ):
@@ -55,6 +57,7 @@ def test_killed_with_a_write_in_flight(
     _end(run, uninterrupted)
 
 
+@pytest.mark.spread  # `nox -s exact` kills amid writes on each backend
 def test_killed_at_random_times_while_writing(run_of: MakeRun, uninterrupted: Expected):
     """Wherever the writer and the training happen to be."""
     times = random.Random(3)

@@ -55,6 +55,7 @@ def test_killed_loop_ends_as_the_uninterrupted_one(
     assert_same(left_alone(name), run().record)
 
 
+@pytest.mark.long  # the one above compares with the plain loop, too
 @pytest.mark.parametrize("name", [n for n in LOOPS if LOOPS[n].plain], scope="session")
 def test_uninterrupted_run_is_the_plain_loop(
     name: str, run_of: MakeRun, left_alone: Expected
@@ -83,6 +84,7 @@ def test_stopped_by_a_signal_nothing_is_lost(run_of: MakeRun, left_alone: Expect
     assert_same(left_alone("epochs_and_batches"), end.record)
 
 
+@pytest.mark.spread  # `nox -s exact` kills loops in saves on each backend
 def test_killed_at_each_step_of_saves(run_of: MakeRun, left_alone: Expected):
     """Before calls that change the file system: the last checkpoint stays."""
     name = "without_an_iterator"

@@ -25,6 +25,20 @@ PLACES = [
     "train_end/first",
     "train_end",
 ]
+# `nox -s exact` kills at the ends of batches, epochs and trainings, and several times.
+IN_EXACT = {
+    "train_batch_end@0:0",
+    "train_batch_end@0:6",
+    "epoch_end@0",
+    "train_batch_begin@1:0",
+    "train_batch_end@1:0",
+    "epoch_end@3",
+    "train_end",
+}
+EACH = [
+    pytest.param(place, marks=[pytest.mark.long] * (place in IN_EXACT))
+    for place in PLACES
+]
 SEVERAL = [
     ["train_batch_end@1:2", "train_batch_end@1:5"],
     ["train_batch_end@1:3", "train_batch_end@1:3"],
@@ -40,7 +54,7 @@ def _id(kills: list[str]) -> str:
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("kill", PLACES)
+@pytest.mark.parametrize("kill", EACH)
 def test_killed_anywhere(kill: str, run_of: MakeRun, uninterrupted: Expected):
     """The same bytes, wherever the kill hits."""
     background = PLACES.index(kill) % 2 == 1
@@ -49,9 +63,8 @@ def test_killed_anywhere(kill: str, run_of: MakeRun, uninterrupted: Expected):
     assert_same(uninterrupted("best_weights"), run().record)
 
 
-@pytest.mark.parametrize(
-    "kill", [PLACES[9], pytest.param(PLACES[13], marks=pytest.mark.spread)]
-)
+@pytest.mark.spread  # `nox -s exact` does so on each backend
+@pytest.mark.parametrize("kill", [PLACES[9], PLACES[13]])
 def test_killed_with_saves_at_epochs_ends_only(
     kill: str, run_of: MakeRun, uninterrupted: Expected
 ):
@@ -62,7 +75,14 @@ def test_killed_with_saves_at_epochs_ends_only(
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("kills", SEVERAL, ids=_id)
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(kills, marks=[pytest.mark.long] * (n not in (1, 5)))
+        for n, kills in enumerate(SEVERAL)
+    ],
+    ids=_id,
+)
 def test_killed_several_times(kills, run_of: MakeRun, uninterrupted: Expected):
     """Twice in one epoch, at one batch again and again, three times in a row."""
     background = SEVERAL.index(kills) % 2 == 1

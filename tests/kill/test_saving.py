@@ -60,8 +60,15 @@ def _one_save(run_of: MakeRun) -> tuple[int, int]:
     return commits[1] + 1, commits[4] + 2
 
 
+# `nox -s exact` kills in saves on each backend, too, and tests/storage/ at each call.
 EACH = [
-    pytest.param(n, marks=pytest.mark.spread(over=[name]))
+    pytest.param(
+        n,
+        marks=[
+            pytest.mark.spread(over=[name]),
+            *[pytest.mark.long] * (name in PARTS[:n]),
+        ],
+    )
     for n, name in enumerate(PARTS)
 ]
 
@@ -82,7 +89,7 @@ def test_killed_at_each_step_of_a_save(part: int, run_of: MakeRun, uninterrupted
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_killed_at_random_times(seed: int, run_of: MakeRun, uninterrupted: Expected):
     """A parent kills whenever it likes; saves at every batch take most of the time."""
     times = random.Random(seed)

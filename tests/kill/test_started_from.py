@@ -7,7 +7,9 @@ from .harness import assert_same
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("layers", [None, ".*bias"])
+@pytest.mark.parametrize(
+    "layers", [pytest.param(None, marks=pytest.mark.long), ".*bias"]
+)
 def test_killed_run_that_started_from_another(
     layers: str | None, run_of: MakeRun, uninterrupted: Expected
 ):

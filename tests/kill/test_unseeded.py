@@ -15,8 +15,8 @@ from .harness import ANY, assert_same
     [
         ("dense", [3, 14]),
         ("shuffled_in_batches_with_class_weight", [10]),
-        ("fewer_steps_than_batches", [5]),
-        ("convolution", [8]),
+        pytest.param("fewer_steps_than_batches", [5], marks=pytest.mark.long),
+        pytest.param("convolution", [8], marks=pytest.mark.long),
     ],
 )
 def test_rolled_back_run_ends_as_it_did(name: str, steps: list[int], run_of: MakeRun):

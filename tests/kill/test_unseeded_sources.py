@@ -13,8 +13,8 @@ pytestmark = pytest.mark.sources
     ("name", "steps"),
     [
         ("tf_data_shuffled", [9, 18]),
-        ("tf_data_repeated_with_steps", [7]),
-        ("tf_data_of_unknown_length", [6]),
+        pytest.param("tf_data_repeated_with_steps", [7], marks=pytest.mark.long),
+        pytest.param("tf_data_of_unknown_length", [6], marks=pytest.mark.long),
     ],
 )
 def test_rolled_back_run_ends_as_it_did(name: str, steps: list[int], run_of: MakeRun):

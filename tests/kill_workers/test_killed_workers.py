@@ -23,14 +23,10 @@ KILLS = int(os.environ.get("RESILIENT_KILLS", "60"))
 MET = 10  # calls, after which the processes have found each other
 EVERY = {"save_freq": 1, "keep": 2}
 LAYOUTS = ["data", "model"] if OWN_DATA else ["data"]
-# The last one divides variables, where there is more than one.
-HARDEST = [
-    *(pytest.param(x, marks=pytest.mark.long) for x in LAYOUTS[:-1]),
-    LAYOUTS[-1],
-]
-SPREAD_LAYOUTS = [
-    pytest.param("data", marks=pytest.mark.spread),
-    pytest.param("model", marks=pytest.mark.spread(over=OWN_DATA_BACKENDS)),
+# The short session divides variables on each backend that can, in one way on each.
+IN_SAVES = [
+    pytest.param("data", marks=pytest.mark.long),
+    pytest.param("model", marks=pytest.mark.spread(over=OWN_DATA_BACKENDS[-1:])),
 ][: len(LAYOUTS)]
 
 pytestmark = [
@@ -99,7 +95,8 @@ def is_killed(ends: list[End]) -> bool:
 @pytest.mark.skipif(
     BACKEND == "torch" and not OWN_DATA, reason="Keras's own trains in one process"
 )
-@pytest.mark.parametrize("layout", HARDEST)
+@pytest.mark.long  # test_worker_sources.py compares with Keras alone, too
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_trains_as_keras_does(layout: str, run_of: MakeRun, uninterrupted: Expected):
     plain = run_of(layout)(mode="keras")
     assert len(plain) == 2
@@ -125,7 +122,7 @@ SCHEDULES = {
 
 @pytest.mark.long  # `nox -s exact` kills two workers at batches, too
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("layout", HARDEST)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_killed_at_batches(
     layout: str, schedule: str, run_of: MakeRun, uninterrupted: Expected
 ):
@@ -150,6 +147,7 @@ def test_more_than_two_ranks_sum_gradients_in_the_same_order(
     check(run, uninterrupted)
 
 
+@pytest.mark.spread(over=OWN_DATA_BACKENDS[:1])
 @pytest.mark.skipif(not OWN_DATA, reason="Keras divides no variables")
 def test_killed_where_batches_and_variables_are_divided(
     run_of: MakeRun, uninterrupted: Expected
@@ -169,11 +167,11 @@ SOME_WORDS = {0: ("gather part@2", "publish@2", "published@2"), 1: WORDS}
 ALL_WORDS = {0: (*WORDS, "publish@2", "published@2"), 1: WORDS}
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "words", [SOME_WORDS, pytest.param(ALL_WORDS, marks=pytest.mark.long)]
 )
-@pytest.mark.parametrize("layout", SPREAD_LAYOUTS)
+@pytest.mark.parametrize("layout", IN_SAVES)
 def test_killed_between_what_they_say_in_a_save(
     layout: str,
     words: dict[int, tuple[str, ...]],
@@ -188,7 +186,7 @@ def test_killed_between_what_they_say_in_a_save(
     check(run, uninterrupted)
 
 
-@pytest.mark.spread
+@pytest.mark.long  # each call is killed without Keras, as above
 @pytest.mark.parametrize("victim", [0, 1])
 def test_killed_at_calls_of_a_save(
     victim: int, run_of: MakeRun, uninterrupted: Expected
@@ -203,7 +201,7 @@ def test_killed_at_calls_of_a_save(
     check(run, uninterrupted)
 
 
-@pytest.mark.spread
+@pytest.mark.long  # `nox -s exact` kills two workers amid writes, too
 def test_killed_while_training_goes_on(run_of: MakeRun, uninterrupted: Expected):
     """Each with a write in flight."""
     run = run_of(background=True)
@@ -213,7 +211,7 @@ def test_killed_while_training_goes_on(run_of: MakeRun, uninterrupted: Expected)
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_process_that_sleeps_is_lost(
     victim: int, run_of: MakeRun, uninterrupted: Expected
 ):
@@ -272,7 +270,13 @@ def test_a_full_disk_under_one_part_is_an_error_in_all(
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("files", ["run/process-1-of-2.json", "variables/**/*"])
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param("run/process-1-of-2.json", marks=pytest.mark.long),
+        "variables/**/*",
+    ],
+)
 def test_all_fall_back_where_the_part_of_one_is_damaged(
     files: str, run_of: MakeRun, uninterrupted: Expected
 ):
@@ -292,7 +296,7 @@ def test_all_fall_back_where_the_part_of_one_is_damaged(
     assert part.name in fallen[0]["reason"]
 
 
-@pytest.mark.long  # the example of two workers is killed under it, too
+@pytest.mark.spread
 def test_the_supervisor_starts_both_again(run_of: MakeRun, uninterrupted: Expected):
     run = run_of()
     order = run.order({1: "train_batch_end@1:2"}, "resilient", once=True)

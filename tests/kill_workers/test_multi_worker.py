@@ -27,13 +27,8 @@ def results(printed: str) -> Iterator[list]:
             yield json.loads(line)
 
 
-@pytest.mark.parametrize(
-    ("jobs", "names"),
-    [
-        pytest.param(WORKERS, (), marks=pytest.mark.long),
-        (CHIEF, ("FILE",)),
-    ],
-)
+@pytest.mark.long  # test_elastic_workers.py goes from two devices to two workers
+@pytest.mark.parametrize(("jobs", "names"), [(WORKERS, ()), (CHIEF, ("FILE",))])
 def test_two_workers_train_as_two_devices_of_one_process(jobs, names, tmp_path):
     """Keras's own fit, corrected: the same bytes on every replica."""
     script = HERE / "multi_worker.py"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from own_data import BACKEND, NO_PARTS
-from support import EXAMPLES, SUPPORT
+from support import BACKENDS, EXAMPLES, SUPPORT
 from support.gang import Ended, run
 
 EXAMPLE = EXAMPLES / "multi_worker_loop.py"
@@ -37,6 +37,8 @@ def test_processes_whose_parts_keras_does_not_tell_are_refused(tmp_path):
         assert "NotSupportedError: Several JAX processes need a newer Keras" in output
 
 
+# `nox -s exact` kills loops, and two workers, on each backend.
+@pytest.mark.spread(over=BACKENDS)
 @pytest.mark.skipif(NO_PARTS, reason="refused, see above")
 @pytest.mark.timeout(400)
 def test_killed_it_ends_as_a_run_left_alone(tmp_path):

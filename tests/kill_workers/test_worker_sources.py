@@ -174,7 +174,14 @@ def test_processes_with_different_weights_commit_no_checkpoint(name, tmp_path):
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("name", ["0 has no key", "1 has no key", "1 has another key"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "0 has no key",
+        pytest.param("1 has no key", marks=pytest.mark.long),
+        "1 has another key",
+    ],
+)
 def test_processes_with_different_keys_save_nothing(name, tmp_path):
     """The next start would refuse it, or nothing would be signed, unnoticed."""
     ended = gang.run(HERE / "worker_trouble.py", tmp_path, name, timeout=200)

@@ -113,6 +113,9 @@ def cases(directory, group):
     more |= {
         "arrays by batch",
         "arrays in order",
+        "arrays split",
+        "loader",
+        "loader global",
         "generator ends",
         "pydataset workers",
     }

@@ -17,6 +17,7 @@ def attempt(directory, kill=0, loses=-1):
     return run(WORKER, directory, kill, loses, ends_at_once=bool(kill))
 
 
+@pytest.mark.spread
 def test_both_count_what_repeated(tmp_path):
     assert attempt(tmp_path, 11).statuses[1] == -signal.SIGKILL
     attempt(tmp_path).check()
@@ -26,6 +27,7 @@ def test_both_count_what_repeated(tmp_path):
     assert (tmp_path / "witness-1").exists()
 
 
+@pytest.mark.spread(over=["tensorflow", "torch"])
 @pytest.mark.skipif(
     keras.backend.backend() == "jax", reason="all processes train with one program"
 )

@@ -20,7 +20,7 @@ from support.pipelines import (  # noqa: E402
     rows,
 )
 
-pytestmark = MARKS
+pytestmark = [*MARKS, pytest.mark.spread]
 
 
 def of_rows(order):
@@ -224,6 +224,7 @@ def test_data_on_its_way_to_a_device_is_drawn_again(tmp_path):
     assert fit(sent(), tmp_path) == expected
 
 
+@pytest.mark.everywhere
 def test_changed_validation_data_is_said(tmp_path):
     """It trains nothing, so the run goes on."""
     arguments = {"checkpoint_dir": tmp_path, "verbose": 0, "save_freq": 1}
@@ -266,6 +267,7 @@ def of_length(count):
     return data.batch(4)
 
 
+@pytest.mark.everywhere
 @pytest.mark.parametrize("step", [10, 13])
 def test_an_epoch_that_ends_too_early_after_a_resume_is_refused(tmp_path, step):
     """The length of the first epoch was seen; 36 rows are a batch fewer."""

@@ -25,7 +25,8 @@ from resilient.data.tf_data.position import LargeStateWarning  # noqa: E402
 from resilient.data.tf_data.seed_counts import SeedCount  # noqa: E402
 from resilient.data.tf_data.variables import PipelineVariables  # noqa: E402
 
-pytestmark = MARKS
+# Of pipelines, whoever trains on them: `nox -s exact` kills each backend's training.
+pytestmark = [*MARKS, pytest.mark.spread]
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 
@@ -49,6 +50,7 @@ def drawn(dataset):
     return [np.asarray(batch).tolist() for batch in dataset]
 
 
+@pytest.mark.everywhere
 def test_seed_of_an_unseeded_shuffle_comes_out_of_the_checkpoint(tmp_path):
     """A run that is rolled back, in mid-epoch and between two, ends as it did."""
 
@@ -67,6 +69,7 @@ def test_seeded_pipeline_is_left_as_it_is():
     assert Pipeline(dataset, settings()).dataset is dataset
 
 
+@pytest.mark.everywhere
 def test_second_fit_on_one_dataset_goes_on_with_its_order(tmp_path):
     """As in Keras; also where the first run was over when the script began."""
 

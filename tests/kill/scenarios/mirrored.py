@@ -64,7 +64,10 @@ def of_batches(make: Any) -> Case:
     return Case(model, (make(x, y),), settings)
 
 
-@scenario("epoch_end@0", *KILLS, save_freq=2, backends=["tensorflow"])
+# A minute; tests/kill_workers/ kills replicas in the short session.
+@scenario(
+    *("epoch_end@0", *KILLS), save_freq=2, backends=["tensorflow"], slow=["tensorflow"]
+)
 def mirrored_arrays() -> Case:
     """First resumed at a batch that is smaller than the others."""
     model, (x, y) = compiled(), rows()

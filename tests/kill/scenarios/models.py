@@ -109,7 +109,7 @@ def overridden_fit() -> Case:
     return case(compiled(Overriding()))
 
 
-@scenario("train_batch_end@1:3", save_freq=2)
+@scenario("train_batch_end@1:3", save_freq=2, in_exact=True)
 def inputs_and_outputs_in_lists() -> Case:
     a, b = keras.Input((64,)), keras.Input((64,))
     hidden = layers.Dense(8)(layers.Average()([a, layers.GaussianNoise(0.2)(b)]))

@@ -24,7 +24,7 @@ def noise(sample: Any, random: np.random.Generator) -> Any:
     return x + 0.1 * random.random(x.shape, "float32"), y
 
 
-@source()
+@source(in_exact=True)
 def grain_map_dataset() -> Case:
     """Shuffled, with random maps; the same order in each epoch, as Grain has it."""
     import grain

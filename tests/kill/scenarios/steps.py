@@ -99,7 +99,7 @@ class Custom(keras.Model):
             return logs, (trainable, non_trainable, slots, metrics)
 
 
-@scenario("train_batch_end@1:3", "train_batch_end@1:5", save_freq=2)
+@scenario("train_batch_end@1:3", "train_batch_end@1:5", save_freq=2, in_exact=True)
 def custom_train_step() -> Case:
     return case(compiled(Custom(), metrics=None))
 

@@ -51,6 +51,8 @@ OF_ONE = {
     "wrapped_by_another_library": 8,
     "twice": 20,
 }
+OTHERS = {"looked_up_before", "by_partial", "in_a_callback_list"}
+LONG = [pytest.mark.long]
 
 
 @pytest.mark.xdist_group("in the call")
@@ -58,7 +60,10 @@ OF_ONE = {
     ("form", "kill"),
     [
         ("in_the_call", 8),
-        *(pytest.param(*each, marks=pytest.mark.spread) for each in OF_ONE.items()),
+        *(
+            pytest.param(*each, marks=[pytest.mark.spread, *LONG * (each[0] in OTHERS)])
+            for each in OF_ONE.items()
+        ),
     ],
 )
 def test_a_fit_is_exact_in_whatever_form_its_callback_is_made(

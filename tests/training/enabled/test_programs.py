@@ -65,6 +65,7 @@ def test_run_save_makes_a_program_resumable_that_knows_nothing_of_it(
     ]
 
 
+@pytest.mark.long  # `nox -s exact` kills fits with the callback
 def test_backup_and_restore_is_exact(plain, tmp_path):
     out = tmp_path / "out.npz"
     arguments = (out, KILLS, "callback", tmp_path / "backups")
@@ -78,7 +79,10 @@ def test_backup_and_restore_is_exact(plain, tmp_path):
     ("how", "file", "kills"),
     [
         ("enabled", "best.keras", "batch:20,whole:1,fit:3"),
-        ("callback", "best.weights.h5", "batch:20,begun:1,fit:3"),
+        pytest.param(
+            *("callback", "best.weights.h5", "batch:20,begun:1,fit:3"),
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["enabled", "callback"],
 )
