@@ -17,7 +17,7 @@ of process 0, if all had the same position in the data.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,20 +32,10 @@ from resilient.serialization.json_values import NotEncodable, encode
 from resilient.serialization.position import Positions, TrainingPosition
 from resilient.serialization.schema import MalformedError, to_json
 
+if TYPE_CHECKING:
+    from resilient.saving.record import SavedState
+
 _OWN = re.compile(r"(.+)\.replica_(\d{1,9})")
-
-
-class ProcessState(Protocol):
-    """What one process saved, like ``record.SavedState``."""
-
-    @property
-    def run(self) -> RunJson: ...
-
-    @property
-    def tensors(self) -> Mapping[str, Any]: ...
-
-    def positions(self) -> Positions:
-        """The position of its data."""
 
 
 class ReplicaRemap(Mapping[str, Any]):
@@ -113,7 +103,7 @@ def _given(name: str, before: list[np.ndarray], replica: int) -> np.ndarray:
 
 
 def reshard_processes(
-    parts: Sequence[ProcessState],
+    parts: Sequence["SavedState[RunJson]"],
 ) -> tuple[RunJson, Encoded, dict[str, Any]]:
     """What every process resumes with if a different number of processes saved.
 
