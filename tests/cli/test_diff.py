@@ -49,11 +49,11 @@ def rewrite(directory, act):
 
 def set_tensor(directory, name, change):
     """Change a tensor of a checkpoint."""
-    from resilient.backends import torch_files
+    from resilient import backends
 
     path = directory / STEP / "variables" / "state.pt"
     raw = path.read_bytes()
-    before = torch_files.read(str(path.parent))[name]
+    before = backends.read("torch", str(path.parent))[name]
     after = before.copy()
     change(after)
     assert raw.count(before.tobytes()) == 1
