@@ -28,7 +28,7 @@ from resilient.storage.manifest import FileRecord
 
 
 @dataclass(frozen=True)
-class _Report:
+class Report:
     """A process's report on its part; of process 0, on the commit.
 
     Attributes:
@@ -44,7 +44,7 @@ class _Report:
     digests: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, index: int, said: Encoded) -> "_Report":
+    def of(cls, index: int, said: Encoded) -> "Report":
         """The report of another process, validated."""
         try:
             report = from_json(cls, said)
@@ -84,8 +84,8 @@ class Parts:
             ResilientError: The processes differ in what all should have.
         """
         mine = self._snapshot.tensors.digests(self._snapshot.part)
-        parts = [_Report(digests=mine)]
-        parts += [_Report.of(k, x) for k, x in enumerate(self._gathered()[1:], 1)]
+        parts = [Report(digests=mine)]
+        parts += [Report.of(k, x) for k, x in enumerate(self._gathered()[1:], 1)]
         for part in parts:
             if part.error is not None:
                 raise CheckpointWriteError(part.error)
@@ -108,7 +108,7 @@ class Parts:
             yield
         except Exception as error:
             self._gathered()
-            failure = _Report(str(error), isinstance(error, CheckpointWriteError))
+            failure = Report(str(error), isinstance(error, CheckpointWriteError))
             self._group.broadcast("committed", asdict(failure))
             raise
         self._group.broadcast("committed")
@@ -140,9 +140,9 @@ def contribute(group: Group, directory: Path, snapshot: Snapshot) -> None:
             snapshot.tensors.write(variables, snapshot.part)
             files = staging.seal()
         digests = snapshot.tensors.digests(snapshot.part)
-        report = _Report(files=files, digests=digests)
+        report = Report(files=files, digests=digests)
     except Exception as error:
-        mine, report = error, _Report(_text(group, error))
+        mine, report = error, Report(_text(group, error))
     group.gather("part", asdict(report))
     said = group.broadcast("committed")
     if mine is None and said is None:
@@ -150,7 +150,7 @@ def contribute(group: Group, directory: Path, snapshot: Snapshot) -> None:
     shutil.rmtree(path, ignore_errors=True)
     if mine is not None:
         raise mine
-    failure = _Report.of(0, said)
+    failure = Report.of(0, said)
     raise (CheckpointWriteError if failure.of_disk else ResilientError)(
         str(failure.error)
     )

@@ -17,7 +17,6 @@ from resilient.cli.main import main
 from resilient.errors import (
     CheckpointWriteError,
     CorruptCheckpointError,
-    NotSupportedError,
     ResilientError,
 )
 from resilient.saving import parts
@@ -291,18 +290,7 @@ def test_with_another_key_nothing_that_was_replaced_is_put_back(path, key, forme
 
 def test_what_other_processes_say_of_their_files_is_signed_by_process_0(key):
     record = {"size": 3, "xxh3_128": "0" * 32, "sha256": "1" * 64}
-    assert parts._report(1, {"files": {"data/x": record}}).files == {
-        "data/x": FileRecord(**record)
-    }
-
-
-def test_a_process_without_a_key_is_named(key):
-    """Its files have no SHA-256: the checkpoint could not be signed."""
-    record = {"size": 3, "xxh3_128": "0" * 32, "sha256": None}
-    with pytest.raises(NotSupportedError, match="Process 1 has no RESILIENT_KEY"):
-        parts._report(1, {"files": {"data/x": record}})
-    key(None)
-    assert parts._report(1, {"files": {"data/x": record}}).files == {
+    assert parts.Report.of(1, {"files": {"data/x": record}}).files == {
         "data/x": FileRecord(**record)
     }
 
@@ -323,4 +311,4 @@ def test_a_process_without_a_key_is_named(key):
 )
 def test_what_is_no_record_of_files_is_refused(files):
     with pytest.raises(CheckpointWriteError, match="Process 1"):
-        parts._report(1, {"files": files})
+        parts.Report.of(1, {"files": files})
