@@ -61,7 +61,7 @@ def read(
         files = importlib.import_module(f"{__name__}.{saver}_files")
     except ImportError as error:
         raise _not_available(saver, error) from error
-    with decoding(directory), plain(directory) as path:
+    with decoding(f"files of {saver}"), plain(directory) as path:
         found: dict[str, Any] = files.read(path, part, lazy=lazy)
     return found
 

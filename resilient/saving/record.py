@@ -165,9 +165,9 @@ class PartReader:
         self, part: Part, checkpoint: Checkpoint, saver: str | None = None
     ) -> SavedState[RunJson]:
         """One process's part, which can be restored."""
-        name, several = saver or self.backend.name, self.part.count > 1
+        saved_by, several = saver or self.backend.name, self.part.count > 1
         # In several processes, each takes what it needs of large variables.
-        run, position, tensors = read_part(part, checkpoint, name, lazy=several)
+        run, position, tensors = read_part(part, checkpoint, saved_by, lazy=several)
         arrays = {name: np.asarray(tensors[name]) for name in run.arrays}
         with malformed(str(checkpoint.path / paths(part)[0])):
             require_restorable(run, self.backend, arrays)
@@ -191,10 +191,10 @@ class PartReader:
         )
 
     def _of_another_backend(
-        self, checkpoint: Checkpoint, saver: str, processes: int
+        self, checkpoint: Checkpoint, saver: str, count: int
     ) -> SavedState[RunJson]:
         part = self.part
-        _require_alone(checkpoint, saver, processes, part)
+        _require_alone(checkpoint, saver, count, part)
         found = self._read(ALONE, checkpoint, saver)
         _require_alone(checkpoint, saver, found.run.replicas, part)
         tensors = {name: np.asarray(each) for name, each in found.tensors.items()}

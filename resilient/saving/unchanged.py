@@ -141,7 +141,7 @@ class Unchanged:
             source.group == self._group
             and source.links < _LINKS
             and source.checkpoint.step < last.checkpoint.step < step
-            and last.checkpoint.path.exists()  # or its neighbour would be the source
+            and os.path.exists(last.checkpoint.path)  # or its neighbour would be linked
         )
         return source if usable else None
 

@@ -32,6 +32,10 @@ from resilient.state import replicas
 from resilient.state.build import is_built
 from resilient.state.topology import ends, topology
 
+logger = logging.getLogger(__name__)
+
+# Most characters of an architecture. (An initializer's argument may be a matrix.)
+_LONGEST = 1 << 22
 # Arguments of fit that may change between attempts, but not between processes.
 _SHARED = ("epochs", "validation_freq", "validation_steps", "class_weight")
 
@@ -223,12 +227,6 @@ def _simple(value: Any) -> Any:
         items = [_simple(v) for v in value]
         return None if any(v is None for v in items) else items
     return None
-
-
-logger = logging.getLogger(__name__)
-
-# Most characters in a checkpoint. (An initializer's argument may be a matrix.)
-_LONGEST = 1 << 22
 
 
 class Architecture:
