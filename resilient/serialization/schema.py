@@ -98,8 +98,9 @@ def from_json(cls: type[T], data: object) -> T:
     """
     try:
         return msgspec.convert(data, cls)
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        # AttributeError: of an array
+    except MemoryError:
+        raise
+    except Exception as error:  # an array raises its own where a mapping is wanted
         raise SchemaError(printable(str(error))) from None
 
 

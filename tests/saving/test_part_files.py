@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from support import manifests
 
 from resilient.errors import (
@@ -46,6 +45,8 @@ class Tensors:
         self.arrays = {}
 
     def write(self, directory):
+        import torch
+
         tensors = {name: torch.zeros(2) for name in ("loop.0", "a")}
         torch.save(tensors, Path(directory, "state.pt"))
 
