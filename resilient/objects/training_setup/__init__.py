@@ -1,5 +1,5 @@
 """The training setup of a model outside variables: optimizer, loss, metrics, settings.
 
-``look`` reads it, ``describe`` describes it for comparison, and ``changes`` knows what
-training changed. It sets nothing. ``training`` and ``objects/adapters`` import it.
+``changes`` reads it and knows what training changed, and ``describe`` describes it for
+comparison. It sets nothing. ``training`` and ``objects/adapters`` import it.
 """

@@ -9,9 +9,8 @@ from resilient.backends.base import Backend, HeldTensors, Part
 from resilient.errors import CheckpointMismatchError
 from resilient.objects.attribute_watch import AttributeWatch, is_value, parts_of
 from resilient.objects.callbacks.capture import CallbackStates
-from resilient.objects.training_setup.changes import OF_COMPILE, TrainingSetup
+from resilient.objects.training_setup.changes import OF_COMPILE, TrainingSetup, is_eager
 from resilient.objects.training_setup.describe import settings_of
-from resilient.objects.training_setup.look import is_eager
 from resilient.progress import Progress
 from resilient.saving.run_json import FitRun
 from resilient.saving.snapshot import Snapshot
@@ -127,7 +126,7 @@ class FitState(RunState):
             "first batch of every attempt",
         )
         run = FitRun(
-            progress=progress.to_json(),
+            progress=progress._asdict(),
             stop_training=bool(self._model.stop_training),
             epoch_logs=encode(logs, {}, "logs"),
             random=random,
