@@ -1,7 +1,6 @@
 """The progress of a run: epoch, batch within the epoch, step since the run began."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Progress(NamedTuple):
@@ -19,10 +18,3 @@ class Progress(NamedTuple):
 
     def __str__(self) -> str:
         return f"step {self.step:,} (epoch {self.epoch + 1}, batch {self.batch:,})"
-
-    def to_json(self) -> dict[str, int]:
-        return {"step": self.step, "epoch": self.epoch, "batch": self.batch}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> "Progress":
-        return cls(int(data["step"]), int(data["epoch"]), int(data["batch"]))

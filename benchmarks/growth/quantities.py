@@ -59,7 +59,7 @@ def events(size: int, directory: Path) -> Samples:
 
 def _recorded(recorder: Events, directory: Path, event: str) -> Path:
     directory.mkdir(exist_ok=True)
-    progress = Progress(100, 1, 0).to_json()
+    progress = Progress(100, 1, 0)._asdict()
     costs = {"nbytes": 10**6, "seconds": 0.1, "stall": 0.01, "pruned": [70]}
     recorder.emit(event, **progress, **costs, finished=False, postponed=False)
     return directory / "events.jsonl"

@@ -26,8 +26,8 @@ from resilient.serialization.schema import strict
 from resilient.storage import layout, quarantine
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
+from resilient.storage.manifest import Signature, has_key
 from resilient.storage.recovery import remove_stale_staging
-from resilient.storage.signature import Signature, has_key
 from resilient.storage.store import Store
 from resilient.telemetry.events import read_events
 
@@ -243,7 +243,7 @@ def prune(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
 def _summary(checkpoint: Checkpoint) -> JSON:
     return {
         "name": checkpoint.path.name,
-        **checkpoint.progress.to_json(),
+        **checkpoint.progress._asdict(),
         "finished": checkpoint.finished,
         "created": checkpoint.created,
         "nbytes": checkpoint.nbytes,

@@ -130,7 +130,7 @@ def _import(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     data = {
         "source": os.path.abspath(arguments.source),
         "checkpoint": os.fspath(checkpoint.path),
-        **checkpoint.progress.to_json(),
+        **checkpoint.progress._asdict(),
         "not_exact": found,
     }
     return 0, data

@@ -12,7 +12,7 @@ from resilient.cli.style import (
 )
 from resilient.display import metrics, size
 from resilient.serialization import JSON
-from resilient.storage.signature import Signature, has_key
+from resilient.storage.manifest import Signature, has_key
 
 
 def ls(data: JSON) -> None:

@@ -146,7 +146,7 @@ def _write_tensors(
         name: np.asarray(saved.tensors[variable["name"]], order="C")
         for name, variable in zip(names, variables, strict=True)
     }
-    notes = {k: str(v) for k, v in checkpoint.progress.to_json().items()}
+    notes = {k: str(v) for k, v in checkpoint.progress._asdict().items()}
     tensor_files.write_safetensors(path, tensors, notes)
 
 

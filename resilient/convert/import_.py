@@ -112,7 +112,7 @@ def _commit(
     snapshot = Snapshot(run, NOWHERE, backend.snapshot(values), progress)
     made_by = fingerprint.environment(backend)
     checkpoint = commit(store, snapshot, made_by, Unchanged())
-    saved = {**progress.to_json(), "nbytes": checkpoint.nbytes}
+    saved = {**progress._asdict(), "nbytes": checkpoint.nbytes}
     Events(store.directory).emit("saved", **saved)
     run.warn()
     return checkpoint

@@ -229,4 +229,4 @@ class Checkpointer:
                 "postponed; training does not wait.",
                 progress,
             )
-            self._events.emit("spaced out", **progress.to_json())
+            self._events.emit("spaced out", **progress._asdict())

@@ -84,10 +84,6 @@ class Snapshot:
         os.mkdir(variables)
         return variables
 
-    def release(self) -> None:
-        """Free what the tensors hold."""
-        self.tensors.release()
-
 
 def _readable(name: str, content: Encoded) -> bytes:
     """The bytes of a JSON file, checked to be readable."""

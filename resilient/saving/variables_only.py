@@ -111,7 +111,7 @@ class Checkpoints:
         snapshot = Snapshot(run, NOWHERE, backend.snapshot(tensors), progress)
         environment = fingerprint.environment(backend)
         checkpoint = commit(self._store, snapshot, environment, self._unchanged)
-        self._events.emit("saved", **progress.to_json(), nbytes=checkpoint.nbytes)
+        self._events.emit("saved", **progress._asdict(), nbytes=checkpoint.nbytes)
         self._store.prune(self._keep)
         return checkpoint
 

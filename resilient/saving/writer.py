@@ -108,7 +108,7 @@ class Committer:
                 self.newest = snapshot.progress.step
                 self._prune(snapshot, checkpoint, began)
         finally:
-            snapshot.release()
+            snapshot.tensors.release()
             self.seconds = self.now() - began
 
     def _commit(self, snapshot: Snapshot) -> Checkpoint:
@@ -141,7 +141,7 @@ class Committer:
         seconds = self.now() - began
         self.events.emit(
             "saved",
-            **snapshot.progress.to_json(),
+            **snapshot.progress._asdict(),
             finished=finished,
             nbytes=checkpoint.nbytes,
             seconds=seconds,

@@ -98,9 +98,8 @@ def from_json(cls: type[T], data: object) -> T:
     """
     try:
         return msgspec.convert(data, cls)
-    except MemoryError:
-        raise
-    except Exception as error:  # an array raises its own where a mapping is wanted
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # of msgspec, and of arrays where another type is wanted
         raise SchemaError(printable(str(error))) from None
 
 

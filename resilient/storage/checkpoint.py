@@ -24,12 +24,11 @@ from resilient.errors import (
     UntrustedCheckpointError,
     printable,
 )
-from resilient.storage import files, signature
+from resilient.storage import files
 from resilient.storage.files import open_file, read_file
 from resilient.storage.layout import MANIFEST, committed_name
-from resilient.storage.manifest import FileRecord, Manifest, ManifestError, record
+from resilient.storage.manifest import KEY, FileRecord, Manifest, ManifestError, record
 from resilient.storage.refusals import disk_error
-from resilient.storage.signature import Signature
 
 T = TypeVar("T")
 
@@ -171,18 +170,14 @@ class Checkpoint(Manifest):
             hint=ANOTHER_STEP,
         )
 
-    def is_trusted(self) -> bool:
-        """Whether it is signed with the key, or no key is set."""
-        return not signature.has_key() or self.signature is Signature.OURS
-
     def require_trusted(self) -> None:
         """Raise UntrustedCheckpointError unless ``is_trusted``."""
         if self.is_trusted():
             return
         raise UntrustedCheckpointError(
             f"{self.path} is {self.signature.partition(':')[0]}, so it is not used.",
-            received=f"{signature.VARIABLE} is set, but this was not signed with it",
-            hint=f"Set {signature.VARIABLE} to the key that signed it. If you are "
+            received=f"{KEY} is set, but this was not signed with it",
+            hint=f"Set {KEY} to the key that signed it. If you are "
             "sure that nobody else could write there, unset it: checkpoints are then "
             "used, and saved, without signatures.",
         )

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
-from resilient.errors import NotSupportedError
+from resilient.errors import CheckpointWriteError, NotSupportedError, ResilientError
 from resilient.progress import Progress
 from resilient.storage import layout, lock
 from resilient.storage.checkpoint import Checkpoint
@@ -36,7 +36,7 @@ from resilient.storage.files import (
     sync,
 )
 from resilient.storage.manifest import FileRecord, Manifest, ManifestError, record
-from resilient.storage.refusals import explained
+from resilient.storage.refusals import DISK_ERRORS, disk_error
 
 
 class Staging:
@@ -111,7 +111,7 @@ def staging(
     Raises:
         CheckpointWriteError: If the file system fails; the others are intact.
     """
-    with explained(path, progress):
+    with _explained(path, progress):
         lock.renew(path.parent)
         try:
             with contextlib.ExitStack() as in_place:
@@ -140,7 +140,7 @@ def part(path: Path, progress: Progress, *, small: bool = False) -> Iterator[Sta
     Raises:
         CheckpointWriteError: If the file system fails.
     """
-    with explained(path, progress), contextlib.ExitStack() as opened:
+    with _explained(path, progress), contextlib.ExitStack() as opened:
         os.mkdir(path)
         # At most one thread for all files: each time a thread starts or wakes up,
         # training may lose the interpreter for a moment.
@@ -172,6 +172,29 @@ def publish(staging: Staging, manifest: Manifest) -> Checkpoint:
     else:
         _rename(staging.path, committed, manifest.progress.step)
     return Checkpoint.of(manifest, committed)
+
+
+@contextlib.contextmanager
+def _explained(staging: Path, progress: Progress) -> Iterator[None]:
+    """Turn every failure of the file system into a CheckpointWriteError.
+
+    However the writing library reports it. Other errors pass through unchanged.
+    """
+    try:
+        yield
+    except ResilientError:  # explains itself
+        raise
+    except Exception as error:
+        number = disk_error(error)
+        if number is None:
+            raise
+        path = getattr(error, "filename", None) or staging
+        raise CheckpointWriteError(
+            f"The checkpoint at {progress} cannot be written: {os.strerror(number)} "
+            f"({errno.errorcode.get(number, number)}). Earlier checkpoints are intact.",
+            received=f"{path}: {type(error).__name__}: {error}",
+            hint=DISK_ERRORS.get(number, "Check the file system of this directory."),
+        ) from error
 
 
 def _record(staging: Path, name: str, *, wait: bool = False) -> FileRecord:

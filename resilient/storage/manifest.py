@@ -3,12 +3,23 @@
 Written last, as strict JSON. It has the size and the checksum of every other file and a
 checksum of itself, so a flipped bit anywhere is noticed. The checksums detect
 accidents, not attackers: xxh3 is not cryptographic, and anybody can compute it. So a
-manifest is trusted only as far as its schema goes; see ``signature`` for more.
+manifest is trusted only as far as its schema goes.
+
+If ``RESILIENT_KEY`` is set, each new manifest also has an HMAC-SHA256 and the SHA-256
+of every file, and a checkpoint without them is refused. So nobody without the key can
+write or change a checkpoint that will be used. That does not prove that a checkpoint is
+the newest. Anyone who can write to the directory can delete checkpoints, and put back
+older ones, or ones from another run signed with the same key, under the name of their
+own step. Files beside the checkpoints (``rollbacks.json``, events, requests) are not
+signed.
 """
 
+import enum
 import hashlib
+import hmac
 import io
 import json
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -20,7 +31,7 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
-from resilient.errors import NotSupportedError
+from resilient.errors import NotSupportedError, message
 from resilient.progress import Progress
 from resilient.serialization.schema import (
     Count,
@@ -31,11 +42,10 @@ from resilient.serialization.schema import (
     parse,
     strict,
 )
-from resilient.storage import signature
 from resilient.storage.files import is_inside
 from resilient.storage.layout import MANIFEST
-from resilient.storage.signature import Signature
 
+KEY = "RESILIENT_KEY"
 SCHEMA = 1
 LIBRARY = "keras-resilient"  # its version, in the environment
 
@@ -46,6 +56,11 @@ _ZEROS, _UNSIGNED = "0" * 32, "0" * 64
 _BEGIN = re.compile(
     rb'\A\{\n "xxh3_128": "([0-9a-f]{32})",\n(?: "hmac_sha256": "([0-9a-f]{64})",\n)?'
 )
+
+_LEAST = 16  # characters of a key
+# Each purpose has a key of its own, derived from that.
+_MANIFEST = b"keras-resilient manifest v1"
+_PROCESS = b"keras-resilient process v1"
 
 # Large blocks let xxhash release the interpreter's lock while training goes on.
 _BLOCK = 1 << 20
@@ -63,6 +78,15 @@ class ManifestError(Exception):
         super().__init__(f"{MANIFEST} {why}")
 
 
+class Signature(enum.StrEnum):
+    """Whose signature a manifest has, in words."""
+
+    OURS = f"signed with the key in {KEY}"
+    OTHER = f"signed, but not with the key in {KEY}"
+    UNCHECKED = "signed, but there is no key here to check it with"
+    NONE = "not signed: anyone who can write here could have written it"
+
+
 @dataclass(frozen=True)
 class FileRecord:
     """The expected size and checksums of a file; with a key, the SHA-256 too."""
@@ -78,10 +102,24 @@ class FileRecord:
         return same and len(shas) < 2
 
 
+def has_key() -> bool:
+    """Whether checkpoints are signed here.
+
+    Raises:
+        ValueError: The key is too short.
+    """
+    return _key(_MANIFEST) is not None
+
+
+def proof_of_key(challenge: str) -> str | None:
+    """Proof for another process of having the same key; None without a key."""
+    return _hmac(_PROCESS, challenge.encode())
+
+
 def record(file: io.RawIOBase, size: int) -> FileRecord:
     """The record of an open file; reads all of it, and never more than ``size``."""
     digest, count = xxhash.xxh3_128(), 0
-    sha256 = hashlib.sha256() if signature.has_key() else None
+    sha256 = hashlib.sha256() if has_key() else None
     block = memoryview(bytearray(min(_BLOCK, size)))
     while read := file.readinto(block[: size - count]):
         digest.update(block[:read])
@@ -142,12 +180,16 @@ class Manifest:
     hmac_sha256: str | None = None
     signature: Signature = Signature.NONE
 
+    def is_trusted(self) -> bool:
+        """Whether it is signed with the key, or no key is set."""
+        return not has_key() or self.signature is Signature.OURS
+
     def signed(self) -> "Manifest":
         """The same, signed if a key is set."""
-        if not signature.has_key():
+        if not has_key():
             return self
-        hmac = signature.sign(replace(self, hmac_sha256=_UNSIGNED)._unsealed())
-        return replace(self, hmac_sha256=hmac, signature=Signature.OURS)
+        mark = _sign(replace(self, hmac_sha256=_UNSIGNED)._unsealed())
+        return replace(self, hmac_sha256=mark, signature=Signature.OURS)
 
     def to_bytes(self) -> bytes:
         """The manifest as a file."""
@@ -162,7 +204,7 @@ class Manifest:
             "xxh3_128": _ZEROS,
             **({"hmac_sha256": self.hmac_sha256} if self.hmac_sha256 else {}),
             "schema": SCHEMA,
-            "progress": self.progress.to_json(),
+            "progress": self.progress._asdict(),
             "finished": self.finished,
             "metrics": {name: strict(float(x)) for name, x in self.metrics.items()},
             "created": self.created,
@@ -203,7 +245,7 @@ class Manifest:
         signed = None if match[2] is None else match[2].decode()
         if body.hmac_sha256 != signed:
             raise ManifestError("has a signature in the wrong place")
-        whose = signature.whose(signed, _zeroed(zeroed, match, 2))
+        whose = _whose(signed, _zeroed(zeroed, match, 2))
         return cls._of(body, whose)
 
     @classmethod
@@ -266,3 +308,45 @@ def _require_unique_names(raw: bytes) -> None:
         json.loads(raw, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise SchemaError(str(error)) from None
+
+
+def _sign(content: bytes) -> str | None:
+    """The HMAC of a manifest; None without a key."""
+    return _hmac(_MANIFEST, content)
+
+
+def _whose(signature: str | None, content: bytes) -> Signature:
+    """Whose signature it is, in words.
+
+    Args:
+        signature: The manifest's signature in hexadecimal, or None.
+        content: The signed content.
+    """
+    if signature is None:
+        return Signature.NONE
+    ours = _sign(content)
+    if ours is None:
+        return Signature.UNCHECKED
+    same = hmac.compare_digest(ours, signature)
+    return Signature.OURS if same else Signature.OTHER
+
+
+def _hmac(purpose: bytes, content: bytes) -> str | None:
+    key = _key(purpose)
+    return None if key is None else hmac.new(key, content, hashlib.sha256).hexdigest()
+
+
+def _key(purpose: bytes) -> bytes | None:
+    given = os.environ.get(KEY)
+    if given is None:
+        return None
+    if len(given) < _LEAST:  # also if an expected secret is empty
+        raise ValueError(
+            message(
+                f"{KEY} is too short to be a key.",
+                received=f"{len(given)} characters",
+                hint=f"Use {_LEAST} characters or more, such as `openssl rand -hex "
+                "32` prints; or unset it, and checkpoints are not signed.",
+            )
+        )
+    return hmac.new(os.fsencode(given), purpose, hashlib.sha256).digest()

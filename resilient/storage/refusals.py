@@ -13,10 +13,8 @@ from resilient.errors import (
     CheckpointReadError,
     CheckpointWriteError,
     CorruptCheckpointError,
-    ResilientError,
     printable,
 )
-from resilient.progress import Progress
 from resilient.storage import layout
 from resilient.storage.files import NO_DAMAGE
 
@@ -150,29 +148,6 @@ def none_intact(directory: Path, failed: Mapping[Path, str]) -> CorruptCheckpoin
         'start over with resume="never" or in another directory. Damaged '
         f"checkpoints are kept in {directory / layout.QUARANTINE}.",
     )
-
-
-@contextlib.contextmanager
-def explained(staging: Path, progress: Progress) -> Iterator[None]:
-    """Turn every failure of the file system into a CheckpointWriteError.
-
-    However the writing library reports it. Other errors pass through unchanged.
-    """
-    try:
-        yield
-    except ResilientError:  # explains itself
-        raise
-    except Exception as error:
-        number = disk_error(error)
-        if number is None:
-            raise
-        path = getattr(error, "filename", None) or staging
-        raise CheckpointWriteError(
-            f"The checkpoint at {progress} cannot be written: {os.strerror(number)} "
-            f"({errno.errorcode.get(number, number)}). Earlier checkpoints are intact.",
-            received=f"{path}: {type(error).__name__}: {error}",
-            hint=DISK_ERRORS.get(number, "Check the file system of this directory."),
-        ) from error
 
 
 def disk_error(error: BaseException) -> int | None:

@@ -16,7 +16,7 @@ from resilient._version import __version__
 from resilient.errors import CheckpointReadError, NotSupportedError, printable
 from resilient.policies import KeepPolicy
 from resilient.progress import Progress
-from resilient.storage import commit, layout, quarantine, refusals, signature
+from resilient.storage import commit, layout, manifest, quarantine, refusals
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.commit import Staging
 from resilient.storage.files import GROWTH
@@ -44,7 +44,7 @@ class Store:
         self.report: Callable[..., None] = lambda event, **fields: None
         self.say: Callable[[str], object] = logger.info
         self._settled = self._small = False
-        signature.has_key()  # a key that is too short is an error now, not at a save
+        manifest.has_key()  # a key that is too short is an error now, not at a save
         self._pruner = Pruner(self.directory)
 
     def __str__(self) -> str:

@@ -102,7 +102,7 @@ class Heartbeat:
             time=time.time(),
             count=count,
             phase=self.phase,
-            **self.progress.to_json(),
+            **self.progress._asdict(),
         )
         line = json.dumps(asdict(now))
         self._size = max(self._size, len(line))  # overwrites all of the line before

@@ -107,7 +107,7 @@ class Attempt:
             line += f"Restored in {seconds:.2f} s."
             if compares and not count:
                 line += " No batch to compare."
-        session.events.emit("restored", **progress.to_json(), seconds=seconds)
+        session.events.emit("restored", **progress._asdict(), seconds=seconds)
         session.say(line, within_epoch=not first)
         self._watch.beat("starting", progress)
 
@@ -196,7 +196,7 @@ class Attempt:
             self._saving.save_without_pruning()
         self._witness.check(progress.step)
         if self._uncommitted is not None:  # no batch followed
-            self._uncommitted.release()
+            self._uncommitted.tensors.release()
         self._uncommitted = None
         if self._digests.wanted and self._digests.due(progress):
             self._digest(progress, logs, in_epoch=False)
@@ -224,7 +224,7 @@ class Attempt:
             self._unsettled = self._state.after_step()
         if not self._begun:
             self._begun = self._session.training = True
-            self._session.events.emit("training", **progress.to_json())
+            self._session.events.emit("training", **progress._asdict())
 
     def _take(
         self,
@@ -272,7 +272,7 @@ class Attempt:
         return self._state.take(progress, positions, random, logs=logs, reuse=reuse)
 
     def _record_metrics(self, progress: Progress, logs: Mapping[str, float]) -> None:
-        self._session.events.emit("metrics", **progress.to_json(), logs=logs)
+        self._session.events.emit("metrics", **progress._asdict(), logs=logs)
 
     def _commit(self) -> bool:
         """Commit the last snapshot, and return whether there was one."""

@@ -72,11 +72,11 @@ class StateDigests:
         try:
             found = digest(snapshot)
         finally:
-            snapshot.release()
+            snapshot.tensors.release()
         known, self._names = found.names == self._names, found.names
         self._events.emit(
             "digest",
-            **snapshot.progress.to_json(),
+            **snapshot.progress._asdict(),
             digest=found.whole,
             leaves=found.leaves,
             **({} if known else {"names": found.names}),
@@ -86,5 +86,5 @@ class StateDigests:
         """Record the digest of a batch that was drawn, and not trained on."""
         from resilient.saving.digest import of_batch
 
-        self._events.emit("digest", **progress.to_json(), digest=of_batch(batch))
+        self._events.emit("digest", **progress._asdict(), digest=of_batch(batch))
         trial.pause()

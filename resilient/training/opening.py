@@ -9,7 +9,7 @@ from resilient.distributed.group import Group
 from resilient.distributed.rendezvous import join
 from resilient.distributed.strategies import parallel_strategy, supported
 from resilient.errors import NotSupportedError
-from resilient.storage import layout, signature
+from resilient.storage import layout, manifest
 from resilient.training.options import RunOptions
 from resilient.training.outcome import reported
 from resilient.training.session import Session
@@ -60,12 +60,12 @@ def open_session(
 def _require_same_key(group: Group) -> None:
     """Raise if a process has a different key: its checkpoints would be refused."""
     challenge = group.broadcast("key", secrets.token_hex(16))
-    said = group.gather("key", signature.shown(challenge))
+    said = group.gather("key", manifest.proof_of_key(challenge))
     others = [index for index, each in enumerate(said) if each != said[0]]
     if others := group.broadcast("other keys", others):
         raise NotSupportedError(
-            f"{signature.VARIABLE} is not the same in all processes.",
+            f"{manifest.KEY} is not the same in all processes.",
             received="different from process 0, or set in only one of the two: "
             f"process {', '.join(map(str, others))}",
-            hint=f"Set {signature.VARIABLE} to the same key for all processes.",
+            hint=f"Set {manifest.KEY} to the same key for all processes.",
         )

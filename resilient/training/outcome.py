@@ -45,7 +45,7 @@ def _preempted(session: "Session", end: TrainingStopped) -> None:
     progress = end.progress if ours else session.watch.progress
     saved = ours and end.saved
     told = {"reason": end.reason, "saved": saved}
-    session.events.emit("preempted", **progress.to_json(), **told)
+    session.events.emit("preempted", **progress._asdict(), **told)
     what = "saved" if saved else f"not saved. Run it again, and {_again(session)}"
     session.say(f"Stopped at {progress} by {end.reason}: {what}.", within_epoch=True)
 
@@ -61,7 +61,7 @@ def _failed(session: "Session", error: BaseException) -> None:
         )
     step = None if newest is None else newest.step
     told = {**_facts(error), "resume_step": step}
-    session.events.emit("failed", **progress.to_json(), **told)
+    session.events.emit("failed", **progress._asdict(), **told)
 
 
 def _left(session: "Session") -> None:
@@ -70,7 +70,7 @@ def _left(session: "Session") -> None:
     if end is not None:  # the exception that interrupted its body
         _preempted(session, end)
         return
-    session.events.emit("ended", **session.watch.progress.to_json())
+    session.events.emit("ended", **session.watch.progress._asdict())
     plain = sys.excepthook
 
     def hook(

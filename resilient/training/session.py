@@ -109,6 +109,7 @@ class Session:
         self.witness = Witness(
             directory,
             self.part,
+            self.backend.peek,
             group,
             self.events,
             data=options.data,
@@ -173,11 +174,11 @@ class Session:
         with kept_random_state(self.backend, leave=inputs.drawn_ahead):
             yield
         seconds = time.monotonic() - began
-        self.events.emit("replayed", **progress.to_json(), seconds=seconds)
+        self.events.emit("replayed", **progress._asdict(), seconds=seconds)
 
     def ended(self, progress: Progress) -> None:
         """Training has ended and is saved."""
-        self.events.emit("ended", **progress.to_json())
+        self.events.emit("ended", **progress._asdict())
         self.watch.stop_if_asked(saved=True)
 
     def _replaying(self) -> None:

@@ -9,7 +9,6 @@ import keras
 import numpy as np
 import xxhash
 
-from resilient.backends import get_backend
 from resilient.backends.arrays import spread_elements
 from resilient.errors import NotSupportedError
 
@@ -22,6 +21,10 @@ _NO_ARRAYS = AttributeError, NotSupportedError, TypeError, ValueError
 # Returns a word below 2**64; None: not computed yet, or gone by now.
 Pending = Callable[[], int | None]
 
+# The ``peek`` of the backend.
+Elements = Callable[[], np.ndarray | None]
+Peek = Callable[[Any, int], Elements]
+
 
 def chosen(leaves: Sequence[Any], step: int) -> list[Any]:
     """The leaves that are digested after a step: others each time, and no metrics."""
@@ -31,24 +34,24 @@ def chosen(leaves: Sequence[Any], step: int) -> list[Any]:
     return [leaves[(first + at) % count] for at in range(min(count, _LEAVES))]
 
 
-def of_leaves(tensors: Sequence[Any]) -> Pending:
+def of_leaves(peek: Peek, tensors: Sequence[Any]) -> Pending:
     """The digest of leaves of the state."""
-    return _digest(tensors, _OF_LEAF)
+    return _digest(peek, tensors, _OF_LEAF)
 
 
-def of_batch(batch: Any) -> Pending | None:
+def of_batch(peek: Peek, batch: Any) -> Pending | None:
     """The digest of a batch; None: it has parts that are no plain arrays."""
     try:
         parts = [part for part in keras.tree.flatten(batch) if part is not None]
-        return _digest(parts, _OF_BATCH)
+        return _digest(peek, parts, _OF_BATCH)
     except _NO_ARRAYS:
         return None
 
 
-def of_number(value: Any) -> Pending:
+def of_number(peek: Peek, value: Any) -> Pending:
     """The bits of a number as a 64-bit float; of texts none."""
     try:
-        part = _peek(value, 1)
+        part = _peek(peek, value, 1)
     except _NO_ARRAYS:
         return lambda: None
 
@@ -65,8 +68,8 @@ def bits_of(number: float) -> int:
     return int(bits)
 
 
-def _digest(tensors: Sequence[Any], most: int) -> Pending:
-    parts = [_peek(each, most) for each in tensors]
+def _digest(peek: Peek, tensors: Sequence[Any], most: int) -> Pending:
+    parts = [_peek(peek, each, most) for each in tensors]
 
     def read() -> int | None:
         if not parts:
@@ -82,8 +85,8 @@ def _digest(tensors: Sequence[Any], most: int) -> Pending:
     return read
 
 
-def _peek(tensor: Any, most: int) -> Callable[[], np.ndarray | None]:
+def _peek(peek: Peek, tensor: Any, most: int) -> Elements:
     if not isinstance(tensor, float | int | np.ndarray | np.generic):
-        return get_backend().peek(tensor, most)
+        return peek(tensor, most)
     array = spread_elements(np.asarray(tensor), most)
     return lambda: array

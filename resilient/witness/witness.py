@@ -33,6 +33,7 @@ class Witness:
     Args:
         directory: Local, where the words are kept.
         part: Must be the same for two attempts to be compared.
+        peek: The backend's.
         group: The processes that train.
         events: Records what was found.
         data: What to do if the data is not as before.
@@ -45,6 +46,7 @@ class Witness:
         self,
         directory: Path,
         part: Part,
+        peek: samples.Peek,
         group: Group,
         events: Events,
         *,
@@ -56,7 +58,7 @@ class Witness:
         self._directory, self._group, self._events = directory, group, events
         self._data, self._on_inexact, self._say = data, on_inexact, say
         self._name = witness_name(group.index)
-        self._part = part
+        self._part, self._peek = part, peek
         self._clock = clock
         self._ring: Ring | None = None
         # `_open`: until the processes agree that there is nothing more to compare.
@@ -104,13 +106,13 @@ class Witness:
         if isinstance(loss, float):  # as Keras logs it
             self._leave(step, "loss", samples.bits_of(loss))
         else:
-            self._pending.append((step, "loss", samples.of_number(loss)))
+            self._pending.append((step, "loss", samples.of_number(self._peek, loss)))
 
     def drawn(self, batch: Any) -> Any:
         """The batch, which is about to be trained."""
         if self._batch is None and (self._due or self._open):
             began = self._clock()
-            self._batch = samples.of_batch(batch)
+            self._batch = samples.of_batch(self._peek, batch)
             self._cost = self._clock() - began
         return batch
 
@@ -136,7 +138,7 @@ class Witness:
         if not (self._due or self._open or self._pending):  # as after most steps
             self._due = self._clock() >= self._next
             return
-        expected = self._overlap.has(step, "weights")
+        expected = self._open and self._overlap.has(step, "weights")
         alone = self._group.count == 1
         if expected or (alone and self._open and step > self._overlap.last):
             settle()
@@ -144,7 +146,8 @@ class Witness:
         if self._batch is not None:
             self._pending.append((step, "batch", self._batch))
         if self._due or expected:
-            self._pending.append((step, "weights", samples.of_leaves(leaves(step))))
+            digest = samples.of_leaves(self._peek, leaves(step))
+            self._pending.append((step, "weights", digest))
         if self._pending:
             self._read(step)
         now = self._clock()
@@ -183,22 +186,18 @@ class Witness:
         changed = any(each[2] for each in every)
         agreed: Any = self._group.broadcast("witnessed", [first, compared, changed])
         first, compared, changed = agreed
+        if not (changed or first or (settled and step >= overlap.last)):
+            return
+        self._open = False
         if changed:  # the batches are other ones, which has been said
-            self._close()
             self._forget(overlap.begin, overlap.last)
-        elif first is not None:
-            self._close()
+        elif first:
             self._differs(Difference(*first), overlap)
-        elif settled and step >= overlap.last:
-            self._close()
+        elif compared:
             batches = f"{compared:,} batch{'es' * (compared != 1)}"
             line = f"The {batches} after step {overlap.begin:,} repeated bit for bit."
-            if compared:
-                self._events.emit("repeated", step=step, repeated=compared)
-                self._say(line, within_epoch=within)
-
-    def _close(self) -> None:
-        self._open, self._overlap = False, Overlap(self._overlap.last, {})
+            self._events.emit("repeated", step=step, repeated=compared)
+            self._say(line, within_epoch=within)
 
     def _forget(self, after: int, last: int) -> None:
         """Training goes on otherwise than the killed attempt did after a step."""
@@ -263,8 +262,8 @@ class Witness:
         self._pending = waiting
 
     def _leave(self, step: int, field: Field, value: int) -> None:
-        overlap = self._overlap
-        if overlap.has(step, field):  # what was left stays, for another kill
-            overlap.compare(step, field, value)
-        elif self._ring is not None and not (self._open and step <= overlap.last):
+        overlap = self._overlap if self._open else None
+        if overlap is not None and overlap.has(step, field):
+            overlap.compare(step, field, value)  # what was left stays, for another kill
+        elif self._ring is not None and (overlap is None or step > overlap.last):
             self._ring.note(step, field, value)

@@ -268,7 +268,7 @@ def test_a_backup_of_keras_itself(tmp_path):
         found = resilient.import_checkpoint(
             tmp_path / "epochs", model(), checkpoint_dir=tmp_path / "one"
         )
-    assert found.progress.to_json() == {"step": 6, "epoch": 1, "batch": 0}
+    assert found.progress._asdict() == {"step": 6, "epoch": 1, "batch": 0}
     with pytest.raises(ValueError, match="in the middle of an epoch") as error:
         resilient.import_checkpoint(
             tmp_path / "batches", model(), checkpoint_dir=tmp_path / "two"
@@ -278,7 +278,7 @@ def test_a_backup_of_keras_itself(tmp_path):
         found = resilient.import_checkpoint(
             tmp_path / "batches", model(), checkpoint_dir=tmp_path / "two", epoch=2
         )
-    assert found.progress.to_json() == {"step": 8, "epoch": 2, "batch": 0}
+    assert found.progress._asdict() == {"step": 8, "epoch": 2, "batch": 0}
 
 
 def test_what_has_to_be_told(trained, tmp_path):

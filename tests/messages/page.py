@@ -75,7 +75,7 @@ TOPICS = {
     "checkpoints": Topic(
         "Damaged or missing checkpoints",
         "A checkpoint cannot be read, trusted or found.",
-        "storage/checkpoint storage/manifest storage/signature storage/layout "
+        "storage/checkpoint storage/manifest storage/layout "
         "storage/recovery backends saving/choose saving/record saving/part_files "
         "saving/compare",
     ),

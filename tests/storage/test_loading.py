@@ -13,7 +13,7 @@ from resilient.errors import CorruptCheckpointError, UntrustedCheckpointError
 from resilient.progress import Progress
 from resilient.storage import checkpoint as module
 from resilient.storage.checkpoint import Checkpoint, DamageError
-from resilient.storage.signature import Signature
+from resilient.storage.manifest import Signature
 from resilient.storage.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")

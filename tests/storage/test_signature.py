@@ -21,9 +21,8 @@ from resilient.errors import (
 )
 from resilient.saving import parts
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.manifest import FileRecord, Manifest, ManifestError
+from resilient.storage.manifest import FileRecord, Manifest, ManifestError, Signature
 from resilient.storage.recovery import remove_stale_staging
-from resilient.storage.signature import Signature
 from resilient.storage.store import Store
 
 pytestmark = pytest.mark.once

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from resilient.backends import get_backend
 from resilient.backends.base import ALONE as PART
 from resilient.backends.base import Part
 from resilient.data import DataOptions
@@ -26,6 +27,7 @@ class Clocked:
         self.witness = Witness(
             directory,
             part,
+            get_backend().peek,
             ALONE,
             Events(directory),
             data=DataOptions(),

@@ -101,7 +101,7 @@ def _side(store: Store, contents: Contents) -> JSON:
     checkpoint = contents.checkpoint
     return {
         "path": f"{store}/{checkpoint.path.name}",
-        **checkpoint.progress.to_json(),
+        **checkpoint.progress._asdict(),
         "finished": checkpoint.finished,
         "backend": contents.backend,
     }

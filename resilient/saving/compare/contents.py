@@ -13,18 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilient.backends.base import Part
-from resilient.errors import CorruptCheckpointError
 from resilient.saving import choose
 from resilient.saving.compare.differences import ABSENT
 from resilient.saving.part_files import processes, read_part, saver_of
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import RunJson
 from resilient.state.other_dtypes import SEEDS, place
+from resilient.storage import refusals
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.store import Store
 
 _NUMBER = re.compile(r"_\d+")
-_LONGEST = 2000  # characters in a reason
 _WORD = (1 << 32) - 1
 
 
@@ -74,10 +73,7 @@ class Contents:
         """
         if variable is None:
             return ABSENT
-        try:
-            array = np.asarray(variable.value)
-        except CorruptCheckpointError as error:
-            raise _damaged(self.checkpoint, str(error.received)) from error
+        array = np.asarray(variable.value)
         if not elsewhere or not np.can_cast(array.dtype, np.int64):
             return array
         # A seed has 32 bits, which torch stores as a signed integer.
@@ -105,7 +101,7 @@ def opened(store: Store, step: int | None) -> Contents:
     except DamageError as error:
         if not checkpoint.path.exists():
             raise choose.not_found(checkpoint.path) from None  # just pruned
-        raise _damaged(checkpoint, str(error)) from None
+        raise refusals.damaged(checkpoint.path, str(error)) from None
 
 
 Matched = dict[tuple[str | int, ...], Variable]
@@ -128,15 +124,6 @@ def _by_key(variables: Sequence[Variable], by_place: bool) -> Matched:
         counts[key] += 1
         found[*key, counts[key]] = each
     return found
-
-
-def _damaged(checkpoint: Checkpoint, why: str) -> CorruptCheckpointError:
-    """The error for a checkpoint that cannot be compared."""
-    return CorruptCheckpointError(
-        f"The checkpoint of step {checkpoint.step} is damaged.",
-        received=f"{checkpoint.path}: {why[:_LONGEST]}",
-        hint="Compare another step; `resilient verify` shows which are intact.",
-    )
 
 
 def _read(checkpoint: Checkpoint) -> Contents:

@@ -52,7 +52,7 @@ def of_process(process: SavedState[RunJson], *, elsewhere: bool) -> dict[str, JS
 def of_run(contents: Contents) -> dict[str, JSON]:
     """Where the run is, what it is, and what it ran on."""
     run, checkpoint = encoded(contents.processes[0].run), contents.checkpoint
-    progress = {"processes": len(contents.processes)} | checkpoint.progress.to_json()
+    progress = {"processes": len(contents.processes)} | checkpoint.progress._asdict()
     settings = {name: run[name] for name in _SETTINGS if name in run}
     settings["finished"] = checkpoint.finished
     versions = dict(checkpoint.environment)

@@ -213,7 +213,7 @@ def end_told(group: Group) -> Iterator[None]:
         group.broadcast("bad end", {"diverged": str(end)})
         raise
     except RolledBack as end:
-        group.broadcast("bad end", {"progress": end.progress.to_json()})
+        group.broadcast("bad end", {"progress": end.progress._asdict()})
         raise
 
 
@@ -221,7 +221,7 @@ def end_that_was_told(said: Mapping[str, Any]) -> DivergedError | RolledBack:
     """End the same way in another process."""
     if "diverged" in said:
         return DivergedError(said["diverged"])
-    return rolled_back(Progress.from_json(said["progress"]))
+    return rolled_back(Progress(**said["progress"]))
 
 
 def rolled_back(progress: Progress) -> RolledBack:

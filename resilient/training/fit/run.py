@@ -104,7 +104,7 @@ def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> FitAttempt:
         obstacle = rollback.obstacle(store, how, bad)
     told = {"value": bad.value, "why": bad.why, "step": bad.step}
     action = "stop" if how == "stop" or obstacle else "rollback"
-    session.events.emit("diverged", **attempt.progress.to_json() | told, action=action)
+    session.events.emit("diverged", **attempt.progress._asdict() | told, action=action)
     if not isinstance(how, Rollback) or obstacle:
         raise rollback.diverged(bad, obstacle)
     session.say(f"At batch {bad.step:,} {bad.why}: rolling back.", within_epoch=True)
@@ -113,7 +113,7 @@ def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> FitAttempt:
     seconds = time.monotonic() - began
     session.events.emit(
         "rolled back to",
-        **found[0].progress.to_json(),
+        **found[0].progress._asdict(),
         from_step=bad.step,
         skipped=[skip.start, skip.stop],
         seconds=seconds,

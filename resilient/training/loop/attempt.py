@@ -170,7 +170,7 @@ class LoopAttempt:
         """The loop ended by itself: save what is not saved yet."""
         if self.progress not in (self._last_save, self._restored):
             self._finish({})
-        self._session.events.emit("ended", **self.progress.to_json())
+        self._session.events.emit("ended", **self.progress._asdict())
 
     # What happens there. -------------------------------------------------------------
 

@@ -114,7 +114,7 @@ class LoopState(RunState):
         arrays: dict[str, Any] = {}
         live = self._leaves = self.leaves()
         run = LoopRun(
-            progress=progress.to_json(),
+            progress=progress._asdict(),
             stopped=self._standing.stopped,
             counting=self._standing.counting,
             random=random,
