@@ -130,7 +130,9 @@ def test_from_then_on_it_is_exact_without_being_allowed_anything(
         assert np.array_equal(again[name], value), name
 
 
-@pytest.mark.parametrize("resume", [EPOCH, "best"])
+@pytest.mark.parametrize(
+    "resume", [pytest.param(EPOCH, marks=pytest.mark.long), "best"]
+)
 def test_a_checkpoint_may_be_chosen(resumed, saver, tmp_path, resume):
     copied(saver, tmp_path)
     keras.utils.set_random_seed(9)

@@ -147,7 +147,11 @@ def test_a_view_is_stored_without_what_it_is_a_view_of(
     )
 
 
-@pytest.mark.parametrize(("jit", "eager"), MODES[:2], ids=MODE_NAMES[:2])
+@pytest.mark.parametrize(
+    ("jit", "eager"),
+    [MODES[0], pytest.param(*MODES[1], marks=pytest.mark.long)],
+    ids=MODE_NAMES[:2],
+)
 def test_training_is_the_same_with_and_without_snapshots(
     adapter: Backend, tmp_path: Path, jit: bool, eager: bool
 ) -> None:

@@ -91,11 +91,15 @@ def as_safetensors(net, path):
     return path / "x.safetensors"
 
 
-WHOLE = [as_keras, as_weights, as_backup, as_safetensors]
-
-
-@pytest.mark.everywhere
-@pytest.mark.parametrize("write", WHOLE)
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(as_keras, marks=pytest.mark.everywhere),
+        as_weights,
+        as_backup,
+        pytest.param(as_safetensors, marks=pytest.mark.everywhere),
+    ],
+)
 def test_the_next_fit_goes_on_with_the_weights_and_the_optimizer(
     trained, tmp_path, write
 ):

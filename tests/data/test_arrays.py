@@ -234,7 +234,10 @@ def draw():
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
-@pytest.mark.parametrize("drawn", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "drawn",
+    [pytest.param(n, marks=[pytest.mark.spread] * (n % 2)) for n in range(4)],
+)
 def test_a_position_gives_exactly_the_batches_that_remain(shuffle, drawn):
     def make():
         return Epochs(ours(*fitting.data(13), batch_size=4, shuffle=shuffle))

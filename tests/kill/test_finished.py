@@ -14,7 +14,15 @@ OTHERS = [
     "initial_epoch",
 ]
 # `nox -s exact` runs such as these once more, too.
-LONG = {"dense", "best_weights", "stops_in_mid_epoch", "custom_train_step"}
+LONG = {
+    "dense",
+    "all_at_once",
+    "best_weights",
+    "stops_in_mid_epoch",
+    "moving_average",
+    "custom_train_step",
+    "initial_epoch",
+}
 
 
 @pytest.mark.spread
@@ -45,15 +53,8 @@ def test_killed_then_finished_run_trains_nothing(
     assert_same(uninterrupted("all_at_once"), again.record)
 
 
-@pytest.mark.spread
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("dense", marks=pytest.mark.long),  # the next one has it
-        "convolution",
-        pytest.param("plain_attributes", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long  # the next one is killed besides
+@pytest.mark.parametrize("name", ["dense", "convolution", "plain_attributes"])
 def test_larger_epochs_continue(name: str, run_of: MakeRun, uninterrupted: Expected):
     """As if the larger number had been asked for from the start."""
     run = run_of(name, options={"save_freq": 3})
@@ -86,15 +87,8 @@ def _but_epochs(record: Record) -> Record:
     return {key: leaf for key, leaf in record.items() if "params.epochs" not in key}
 
 
-@pytest.mark.spread
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("all_at_once", marks=pytest.mark.long),
-        pytest.param("stops_in_mid_epoch", marks=pytest.mark.long),
-        "not_a_number",
-    ],
-)
+@pytest.mark.long  # `nox -s exact` runs those that stopped early once more, too
+@pytest.mark.parametrize("name", ["all_at_once", "stops_in_mid_epoch", "not_a_number"])
 def test_early_stop_stays_stopped(name: str, run_of: MakeRun):
     """A run that stopped by itself is over, though not all epochs were trained."""
     run = run_of(name, options={"save_freq": 3})

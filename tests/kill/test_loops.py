@@ -74,7 +74,7 @@ def test_finished_loop_is_not_trained_again(run_of: MakeRun, left_alone: Expecte
     assert_same(left_alone("two_loops"), again.record)
 
 
-@pytest.mark.spread
+@pytest.mark.long  # `nox -s exact` asks loops to stop on each backend
 def test_stopped_by_a_signal_nothing_is_lost(run_of: MakeRun, left_alone: Expected):
     """SIGTERM saves that very step; the next attempt begins with the one after it."""
     run = run_of("epochs_and_batches")
@@ -84,7 +84,7 @@ def test_stopped_by_a_signal_nothing_is_lost(run_of: MakeRun, left_alone: Expect
     assert_same(left_alone("epochs_and_batches"), end.record)
 
 
-@pytest.mark.spread  # `nox -s exact` kills loops in saves on each backend
+@pytest.mark.long  # `nox -s exact` kills loops in saves on each backend
 def test_killed_at_each_step_of_saves(run_of: MakeRun, left_alone: Expected):
     """Before calls that change the file system: the last checkpoint stays."""
     name = "without_an_iterator"

@@ -25,19 +25,22 @@ PLACES = [
     "train_end/first",
     "train_end",
 ]
-# `nox -s exact` kills at the ends of batches, epochs and trainings, and several times.
-IN_EXACT = {
+# As others here, or as `nox -s exact` kills: at ends of batches, epochs and trainings.
+LONG = {
+    "epoch_begin@0",
     "train_batch_end@0:0",
     "train_batch_end@0:6",
+    "epoch_end@0/first",
     "epoch_end@0",
+    "epoch_begin@1/first",
     "train_batch_begin@1:0",
     "train_batch_end@1:0",
+    "test_batch_end@1:0/first",
     "epoch_end@3",
     "train_end",
 }
 EACH = [
-    pytest.param(place, marks=[pytest.mark.long] * (place in IN_EXACT))
-    for place in PLACES
+    pytest.param(place, marks=[pytest.mark.long] * (place in LONG)) for place in PLACES
 ]
 SEVERAL = [
     ["train_batch_end@1:2", "train_batch_end@1:5"],
@@ -63,7 +66,7 @@ def test_killed_anywhere(kill: str, run_of: MakeRun, uninterrupted: Expected):
     assert_same(uninterrupted("best_weights"), run().record)
 
 
-@pytest.mark.spread  # `nox -s exact` does so on each backend
+@pytest.mark.long  # `nox -s exact` does so on each backend
 @pytest.mark.parametrize("kill", [PLACES[9], PLACES[13]])
 def test_killed_with_saves_at_epochs_ends_only(
     kill: str, run_of: MakeRun, uninterrupted: Expected
@@ -78,7 +81,7 @@ def test_killed_with_saves_at_epochs_ends_only(
 @pytest.mark.parametrize(
     "kills",
     [
-        pytest.param(kills, marks=[pytest.mark.long] * (n not in (1, 5)))
+        pytest.param(kills, marks=[pytest.mark.long] * (n != 5))
         for n, kills in enumerate(SEVERAL)
     ],
     ids=_id,
@@ -101,7 +104,7 @@ def test_no_batch_before_the_checkpoint_is_trained_again(run_of: MakeRun):
     assert run().trained[:2] == ((1, 3), (1, 4))
 
 
-@pytest.mark.spread
+@pytest.mark.long  # test_saving.py and test_in_flight.py see to it as well
 def test_steps_never_go_backwards(run_of: MakeRun):
     """What is committed survives every kill."""
     run = run_of("dense", options={"save_freq": 1, "keep": 2})

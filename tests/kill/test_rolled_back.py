@@ -30,7 +30,7 @@ def undisturbed(server_for, tmp_path_factory):
     return end
 
 
-@pytest.mark.spread  # `nox -s exact` kills around a rollback on each backend
+@pytest.mark.long  # `nox -s exact` kills around a rollback on each backend
 def test_killed_and_stopped_around_rollbacks(run_of: MakeRun, undisturbed):
     run = run_of("one_bad_sample", options=OPTIONS)
     for place in PLACES:
@@ -40,7 +40,13 @@ def test_killed_and_stopped_around_rollbacks(run_of: MakeRun, undisturbed):
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize("kill", ["train_batch_begin@0:0", "train_batch_end@0:1"])
+@pytest.mark.parametrize(
+    "kill",
+    [
+        pytest.param("train_batch_begin@0:0", marks=pytest.mark.long),
+        "train_batch_end@0:1",
+    ],
+)
 def test_killed_where_only_the_start_was_saved(
     kill, run_of: MakeRun, uninterrupted: Expected
 ):
@@ -53,7 +59,13 @@ def test_killed_where_only_the_start_was_saved(
 
 # It moves files, whatever is in them: on the backend that is the quickest.
 @pytest.mark.spread(over=["torch"])
-@pytest.mark.parametrize("part", range(len(PARTS)))
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(n, marks=[pytest.mark.long] * (n % 3 > 0))
+        for n in range(len(PARTS))
+    ],
+)
 @pytest.mark.timeout(900)
 def test_killed_at_each_step_of_a_rollback(part, run_of: MakeRun, undisturbed):
     """While checkpoints are moved away, and while it is written down."""

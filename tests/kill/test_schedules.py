@@ -61,8 +61,7 @@ def interrupt(
     assert_same(uninterrupted(name, compile=settings), run().record, f"in {run.home}")
 
 
-# With several steps per execution, unlike torch; TensorFlow takes twice as long.
-@pytest.mark.spread(over=["jax"])
+@pytest.mark.long  # `nox -s exact` has a schedule of kills for each program
 @pytest.mark.timeout(1500)
 @settings(steady, max_examples=FEW)
 @given(**schedules)

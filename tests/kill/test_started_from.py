@@ -36,7 +36,7 @@ def test_killed_run_that_started_from_another(
     assert source.committed() == checkpoints
 
 
-@pytest.mark.spread
+@pytest.mark.long  # as a fit does
 def test_killed_loop_that_started_from_another(run_of: MakeRun):
     """Equal to the loop that was left alone, whether it had saved or not."""
     source = run_of("changing", options={"save_freq": "epoch"})

@@ -32,12 +32,16 @@ AT_THE_END = ["epoch_end@3/first", "epoch_end@3", "train_end/first", "train_end"
 # As others here, or as `nox -s exact` stops it on each backend.
 LONG = {
     "epoch_begin@0",
+    "train_batch_end@0:0/first",
     "train_batch_end@0:3",
     "train_batch_end@0:6",
+    "epoch_end@0/first",
     "epoch_end@0",
+    "epoch_begin@1/first",
     "train_batch_end@2:4",
     "epoch_end@3",
     "train_end/first",
+    "train_end",
 }
 
 
@@ -84,7 +88,10 @@ def test_stopped_when_all_is_trained(place, run_of: MakeRun, uninterrupted: Expe
 
 
 @pytest.mark.spread
-@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGUSR1", 143)])
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [pytest.param("SIGINT", 130, marks=pytest.mark.long), ("SIGUSR1", 143)],
+)
 def test_stopped_by_other_signals(
     name, status, run_of: MakeRun, uninterrupted: Expected
 ):
@@ -94,7 +101,7 @@ def test_stopped_by_other_signals(
     assert_same(uninterrupted("best_weights"), run().record)
 
 
-@pytest.mark.spread
+@pytest.mark.long  # as `nox -s exact` does on each backend
 def test_stopped_and_killed_in_turn(run_of: MakeRun, uninterrupted: Expected):
     run = run_of("best_weights", options={"save_freq": "epoch"})
     for place in ("train_batch_end@0:2 SIGTERM", "train_batch_end@0:5"):

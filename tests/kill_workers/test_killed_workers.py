@@ -210,8 +210,8 @@ def test_killed_while_training_goes_on(run_of: MakeRun, uninterrupted: Expected)
     check(run, uninterrupted)
 
 
-@pytest.mark.spread
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
+@pytest.mark.long  # tests/distributed/test_group.py stops a process without Keras
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_process_that_sleeps_is_lost(
     victim: int, run_of: MakeRun, uninterrupted: Expected
 ):

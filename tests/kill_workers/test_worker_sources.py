@@ -143,7 +143,7 @@ LONGER = "validation" if BACKEND == "tensorflow" else "unknown length, 1 is long
     "name",
     [
         LONGER,
-        pytest.param("1 validates alone", marks=pytest.mark.spread),
+        pytest.param("1 validates alone", marks=pytest.mark.long),
         pytest.param("1 stops in the epoch", marks=pytest.mark.long),
     ],
 )
@@ -177,7 +177,7 @@ def test_processes_with_different_weights_commit_no_checkpoint(name, tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        "0 has no key",
+        pytest.param("0 has no key", marks=pytest.mark.long),
         pytest.param("1 has no key", marks=pytest.mark.long),
         "1 has another key",
     ],

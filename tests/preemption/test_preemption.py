@@ -578,7 +578,6 @@ def test_a_stop_file_that_is_there_already(tmp_path):
     fitting.assert_equal(weights, net)
 
 
-@pytest.mark.everywhere
 def test_a_stop_file_in_mid_epoch(tmp_path, looks):
     def ask():
         (tmp_path / "stop").touch()

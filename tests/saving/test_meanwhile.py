@@ -155,6 +155,7 @@ def test_a_checkpoint_is_of_its_step_whatever_is_trained_meanwhile(
         previous = weights.tobytes()
 
 
+@pytest.mark.spread
 def test_the_end_is_committed_when_fit_returns(tmp_path, monkeypatch):
     write_after(monkeypatch, lambda: time.sleep(0.3))
     before = set(threading.enumerate())
@@ -164,6 +165,7 @@ def test_the_end_is_committed_when_fit_returns(tmp_path, monkeypatch):
     assert "resilient" not in "".join(left)
 
 
+@pytest.mark.spread
 def test_a_slow_disk_does_not_stop_the_training(tmp_path, monkeypatch, caplog):
     """Saves are spaced out; what is there in the end is the end."""
     batches = Batches()
@@ -189,6 +191,7 @@ def full(self, directory):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.mark.spread
 def test_a_full_disk_stops_the_training_at_the_next_batch(tmp_path, monkeypatch):
     """Not only in a log, and not only at the end."""
     batches = Batches()
@@ -203,12 +206,14 @@ def test_a_full_disk_stops_the_training_at_the_next_batch(tmp_path, monkeypatch)
     assert 2 < batches._seen < 2 * fitting.STEPS
 
 
+@pytest.mark.spread
 def test_a_full_disk_is_told_at_the_end_of_fit(tmp_path, monkeypatch):
     monkeypatch.setattr(Snapshot, "write_state", full)
     with pytest.raises(CheckpointWriteError, match="step 6"):
         fitting.fit(fitting.model(), tmp_path, epochs=1, save_freq="epoch")
 
 
+@pytest.mark.spread
 def test_a_users_error_leaves_the_save_before_it_committed(tmp_path, monkeypatch):
     """It was in flight: fit ends it before the error goes on its way."""
     write_after(monkeypatch, lambda: time.sleep(0.3))
@@ -216,6 +221,7 @@ def test_a_users_error_leaves_the_save_before_it_committed(tmp_path, monkeypatch
     assert fitting.steps(tmp_path) == [4]
 
 
+@pytest.mark.spread
 def test_a_checkpoint_may_be_restored_in_fit_while_one_is_written(
     tmp_path, monkeypatch
 ):

@@ -94,7 +94,13 @@ def test_files_are_linked_from_the_checkpoint_before_the_last(run):
     assert Store(run.directory).problems(8) == []
 
 
-@pytest.mark.parametrize("keep", [1, 2, 5, 100])
+@pytest.mark.parametrize(
+    "keep",
+    [
+        pytest.param(n, marks=[pytest.mark.spread] * (n in (1, 5)))
+        for n in (1, 2, 5, 100)
+    ],
+)
 def test_neighbours_share_nothing_and_three_nothing_either(tmp_path, keep):
     run = Run(tmp_path / "run", keep=keep)
     with run.checkpoints:

@@ -222,7 +222,7 @@ def test_a_step_of_several_batches_is_traced_for_all_sizes(tmp_path):
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="it is TensorFlow that traces")
-@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_what_an_earlier_fit_was_traced_for_does_not_matter(steps, tmp_path):
     """An epoch of full batches is traced for their size, one of others for any."""
 

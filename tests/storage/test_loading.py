@@ -117,7 +117,15 @@ def test_a_missing_file_is_damage(tmp_path):
 
 
 @pytest.mark.waits
-@pytest.mark.parametrize("at", [0, 0.3, 0.7, 0.999])
+@pytest.mark.parametrize(
+    "at",
+    [
+        0,
+        pytest.param(0.3, marks=pytest.mark.spread),
+        pytest.param(0.7, marks=pytest.mark.spread),
+        0.999,
+    ],
+)
 def test_one_flipped_bit_in_the_tensors_and_the_checkpoint_before_is_used(
     tmp_path, caplog, at
 ):
@@ -135,6 +143,7 @@ def test_one_flipped_bit_in_the_tensors_and_the_checkpoint_before_is_used(
     assert np.array_equal(before.history["loss"], after.history["loss"])
 
 
+@pytest.mark.spread
 def test_a_run_with_a_key_resumes_from_what_is_signed_only(tmp_path, monkeypatch):
     """With each format; and the key is in no file that the run leaves."""
     key = "canary-0123456789abcdef"

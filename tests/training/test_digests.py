@@ -47,6 +47,7 @@ def test_a_resumed_fit_has_the_digests_of_one_left_alone(tmp_path):
         assert len(leaves) == 8 * len(names)
 
 
+@pytest.mark.spread
 def test_what_differs_first_is_told_by_its_name(tmp_path):
     for delta in (0.0, 1e-6):
         net = fitting.model()
@@ -61,11 +62,13 @@ def test_what_differs_first_is_told_by_its_name(tmp_path):
     assert name.endswith("kernel")
 
 
+@pytest.mark.spread
 def test_a_digest_each_few_steps(tmp_path):
     fitting.fit(fitting.model(), tmp_path, digest_every=4)
     assert [place[0] for place in digests(tmp_path)] == [0, 4, 8, 12, 16]
 
 
+@pytest.mark.spread(over=["jax"])  # the quicker of the two
 @pytest.mark.skipif(
     keras.backend.backend() == "torch", reason="Keras takes one step a call there"
 )
@@ -79,7 +82,7 @@ def test_several_steps_in_one_call(tmp_path):
 @pytest.mark.skipif(
     keras.backend.backend() == "torch", reason="Keras takes one step a call there"
 )
-@pytest.mark.spread
+@pytest.mark.spread(over=["jax"])  # the quicker of the two
 @pytest.mark.waits
 def test_several_steps_in_one_call_after_a_resume(tmp_path):
     """From a step that is no multiple of ``digest_every``."""
@@ -187,6 +190,7 @@ def test_what_a_checkpoint_holds_was_recorded_before(tmp_path, monkeypatch):
     assert order.index(("digest", 4)) < order.index(("saved", 5))
 
 
+@pytest.mark.spread
 def test_digests_of_a_custom_loop(tmp_path):
     def train(directory, stop):
         net = fitting.model()
@@ -222,11 +226,13 @@ def last_one_fails(monkeypatch):
     monkeypatch.setattr("resilient.saving.digest.digest", failing)
 
 
+@pytest.mark.spread
 def test_an_error_of_the_last_digest_is_raised(tmp_path, last_one_fails):
     with pytest.raises(RuntimeError, match="no digest"):
         fitting.fit(fitting.model(), tmp_path, digest_every=9)
 
 
+@pytest.mark.spread
 def test_an_error_of_the_last_digest_hides_no_other(tmp_path, last_one_fails):
     how = {"digest_every": 16, "callbacks": [Interrupt(2, 4)]}
     with pytest.raises(fitting.Interrupted) as caught:
@@ -265,6 +271,7 @@ def test_each_number_of_a_history_counts(tmp_path, steps):
     assert "loss" in name
 
 
+@pytest.mark.spread
 def test_a_fit_without_it_records_none(tmp_path):
     fitting.fit(fitting.model(), tmp_path)
     assert digests(tmp_path) == {}

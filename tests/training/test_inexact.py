@@ -98,6 +98,7 @@ def test_a_counter_in_a_step_that_runs_as_python_goes_on(tmp_path):
     fitting.assert_equal(expected, resumed)
 
 
+@pytest.mark.spread
 def test_a_model_that_trains_plainly_causes_no_warning(tmp_path):
     net = fitting.model(metrics=["mae"])
     with warnings.catch_warnings():
@@ -142,6 +143,7 @@ def functional(factor, *, twice=False):
     return net
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize(
     ("changed", "where"),
     [

@@ -41,7 +41,6 @@ def test_an_unknown_metric_is_an_error_when_the_first_epoch_ends(tmp_path):
     assert fitting.steps(tmp_path) == [6]
 
 
-@pytest.mark.everywhere
 def test_the_corrected_script_goes_on_exactly(tmp_path):
     with pytest.raises(ValueError, match="val_acc"):
         fit(tmp_path)

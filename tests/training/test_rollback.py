@@ -175,6 +175,7 @@ def test_with_validation_and_steps_per_execution(tmp_path, backend):
     assert len(events(tmp_path, "rolled back to")) == 2
 
 
+@pytest.mark.spread(over=["jax"])  # the quicker of the two
 @NOT_ONE_BY_ONE
 @pytest.mark.parametrize("steps", [1, 2])
 def test_batches_executed_at_once_are_bad_together(tmp_path, steps):
@@ -191,6 +192,7 @@ def test_batches_executed_at_once_are_bad_together(tmp_path, steps):
     fitting.assert_equal(expected, net)
 
 
+@pytest.mark.spread(over=["jax"])  # the quicker of the two
 @NOT_ONE_BY_ONE
 def test_the_last_batches_of_an_epoch_may_be_fewer(tmp_path):
     """Of those executed at once."""
@@ -237,9 +239,14 @@ FROM_START = Rollback(steps=3, skip=4)  # of batch 2: the first four are left ou
 AFTER_START = np.arange(4 * SIZE, BATCHES * SIZE)
 
 
-@pytest.mark.parametrize("of", [None, unbuilt])
 @pytest.mark.parametrize(
-    "eager", [True, pytest.param(False, marks=pytest.mark.everywhere)]
+    ("eager", "of"),
+    [
+        (True, None),
+        (True, unbuilt),
+        pytest.param(False, None, marks=pytest.mark.everywhere),
+        (False, unbuilt),
+    ],
 )
 def test_a_run_is_taken_back_to_its_start(tmp_path, of, eager):
     """The first batches are bad, and only the start was saved by then."""
@@ -283,8 +290,13 @@ class OwnStep(keras.Sequential):
         return super().train_step(*args)
 
 
-@pytest.mark.everywhere
-@pytest.mark.parametrize(("cls", "rate"), [(OwnStep, False), (keras.Sequential, True)])
+@pytest.mark.parametrize(
+    ("cls", "rate"),
+    [
+        pytest.param(OwnStep, False, marks=pytest.mark.everywhere),
+        (keras.Sequential, True),
+    ],
+)
 def test_a_start_that_only_another_process_reaches(tmp_path, cls, rate):
     """With other variables, or a step that was traced with what a callback set."""
 

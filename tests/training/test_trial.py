@@ -56,6 +56,7 @@ class Own(keras.Sequential):
         return super().fit(*args, **kwargs)
 
 
+@pytest.mark.spread
 @pytest.mark.parametrize("data_only", [False, True])
 def test_a_fit_of_ones_own_is_shortened(tmp_path, asked, data_only):
     asked(epochs=2, steps=3, data_only=data_only)
@@ -67,6 +68,7 @@ def test_a_fit_of_ones_own_is_shortened(tmp_path, asked, data_only):
     assert len(seen.seen) == (0 if data_only else 6)
 
 
+@pytest.mark.spread
 def test_epochs_that_may_have_any_place_stay(tmp_path, asked, caplog):
     asked(epochs=2, steps=3)
     x, y = fitting.data()
@@ -77,6 +79,7 @@ def test_epochs_that_may_have_any_place_stay(tmp_path, asked, caplog):
     assert line.startswith("The epochs of Own.fit(*args, **kwargs) are")
 
 
+@pytest.mark.spread
 def test_each_epoch_has_the_first_batches_of_its_own(tmp_path, asked):
     """They do not go on where the epoch before ended: 4 of 6 batches each time."""
     asked(steps=4, data_only=True)
@@ -134,12 +137,14 @@ def test_steps_that_are_taken_together_stay_together(tmp_path, asked, data_only)
     assert [found[:2] for found in digests(tmp_path)][-1] == (4, 1 if data_only else 2)
 
 
+@pytest.mark.spread
 def test_it_also_saves_so_often_as_it_is_told(tmp_path, asked):
     asked(save_steps=4)
     fitting.fit(fitting.model(), tmp_path, save_freq="epoch", keep=100, epochs=1)
     assert 4 in fitting.steps(tmp_path)
 
 
+@pytest.mark.spread
 def test_a_fit_that_only_draws_trains_nothing(tmp_path, asked):
     asked(data_only=True)
     net = fitting.model()
@@ -168,6 +173,7 @@ def test_a_fit_that_only_draws_has_no_losses_to_check(tmp_path, asked, on_nan):
     assert [step for step, *_ in digests(tmp_path)] == list(range(1, 7))
 
 
+@pytest.mark.spread
 def test_a_fit_trains_again_once_it_is_not_asked_any_more(tmp_path, asked, monkeypatch):
     asked(data_only=True)
     net = fitting.model()
@@ -181,6 +187,7 @@ def test_a_fit_trains_again_once_it_is_not_asked_any_more(tmp_path, asked, monke
     )
 
 
+@pytest.mark.spread
 def test_batches_are_drawn_in_the_same_order_after_a_resume(tmp_path, asked):
     asked(data_only=True, save_steps=4)
 

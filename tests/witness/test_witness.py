@@ -163,6 +163,7 @@ def test_batches_of_a_step_of_several_are_counted(tmp_path):
     assert found(tmp_path) == [("repeated", 6)]
 
 
+@pytest.mark.spread
 def test_losses_that_a_thread_of_keras_reads_repeat(tmp_path):
     """With no callback that needs them at the end of a batch."""
     left(tmp_path, (), callbacks=[BeforeBatch(interrupt)], watched=False)
@@ -172,7 +173,9 @@ def test_losses_that_a_thread_of_keras_reads_repeat(tmp_path):
     assert count in (3, 4)  # the last loss may have been read too late
 
 
-@pytest.mark.parametrize("lossy", [counting, drawing])
+@pytest.mark.parametrize(
+    "lossy", [counting, pytest.param(drawing, marks=pytest.mark.spread)]
+)
 def test_state_of_a_loss_that_is_lost_is_named_at_the_first_batch(tmp_path, lossy):
     left(tmp_path, compiling=lossy())
     with pytest.warns(NotExactWarning) as caught:
@@ -185,6 +188,7 @@ def test_state_of_a_loss_that_is_lost_is_named_at_the_first_batch(tmp_path, loss
     assert found(tmp_path) == [("not repeated", 6)]
 
 
+@pytest.mark.spread
 def test_a_number_of_a_callback_that_is_lost_is_named_where_it_shows(tmp_path):
     left(tmp_path, callbacks=[Counts()])
     with pytest.warns(NotExactWarning) as caught:
@@ -200,6 +204,7 @@ def test_one_flipped_bit_of_a_weight_is_named(tmp_path):
     assert re.search("batch [12] of the 4", only(caught))  # leaves of a digest rotate
 
 
+@pytest.mark.spread
 def test_other_data_is_a_change_of_the_data(tmp_path):
     """On TensorFlow Python sees no batch, only what comes of it."""
     left(tmp_path, **drawn())

@@ -58,7 +58,10 @@ def test_what_a_loop_does_again_is_counted(tmp_path, kind, capfd):
     assert "The 4 batches after step 5 repeated bit for bit." in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("kind", LOGS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(n, marks=[pytest.mark.spread] * (n != "scalar")) for n in LOGS],
+)
 def test_what_a_loop_lost_is_named(tmp_path, kind):
     """By the loss, or by the weights alone."""
 

@@ -17,7 +17,7 @@ def attempt(directory, kill=0, loses=-1):
     return run(WORKER, directory, kill, loses, ends_at_once=bool(kill))
 
 
-@pytest.mark.spread
+@pytest.mark.long  # as one process does
 def test_both_count_what_repeated(tmp_path):
     assert attempt(tmp_path, 11).statuses[1] == -signal.SIGKILL
     attempt(tmp_path).check()

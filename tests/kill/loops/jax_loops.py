@@ -8,7 +8,7 @@ from .parts import reached
 from .registry import Make, loop
 
 
-@loop("step@5", "step@13")
+@loop("step@5", "step@13", in_exact=True)
 def tree_with_plain_values(make: Make) -> dict[str, Any]:
     """Numbers and arrays of NumPy stay what they are; a generator of NumPy is named."""
     numbers = np.random.default_rng(3)

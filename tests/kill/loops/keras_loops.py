@@ -11,7 +11,7 @@ from .parts import BATCH, arrays, jax_state, loss_of, model, reached, trainer
 from .registry import Make, loop
 
 
-@loop("step@7", "step@9", "step@14")
+@loop("step@7", "step@9", "step@14", in_exact=True)
 def model_and_optimizer(make: Make) -> dict[str, Any]:
     """Twice in one epoch; the optimizer is built by its first step."""
     net, optimizer = model(), keras.optimizers.Adam(0.01)
@@ -61,7 +61,7 @@ def epochs_and_batches(make: Make) -> dict[str, Any]:
     return {"net": net, "optimizer": optimizer, "metric": metric, "run": run}
 
 
-@loop("step@8", "step@11")
+@loop("step@8", "step@11", in_exact=True)
 def changing(make: Make) -> dict[str, Any]:
     """What ``test_allow`` changes between two attempts, and what trains with it."""
     change = parts.changed

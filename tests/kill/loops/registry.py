@@ -18,7 +18,8 @@ class Loop:
             after it), ``step@K SIGTERM``, ``call@N``, ``after@S``, see ``points``.
         save_freq: As in ``Scenario``.
         plain: Whether a plain Python loop over the same data is the reference.
-        in_exact: Whether ``nox -s exact`` kills it, too: here it is for long sessions.
+        in_exact: Whether ``nox -s exact`` kills it or its like: then it is for long
+            sessions here.
     """
 
     name: str

@@ -63,7 +63,7 @@ def two_loops(make: Make) -> dict[str, Any]:
     return {"net": net, "optimizer": optimizer, "rate": rate, "run": run}
 
 
-@loop("step@6", "step@12", save_freq=[{"steps": 4}, {"epochs": 1}])
+@loop("step@6", "step@12", save_freq=[{"steps": 4}, {"epochs": 1}], in_exact=True)
 def endless_data(make: Make) -> dict[str, Any]:
     """A generator that goes on from one epoch to the next, and a run that stops.
 

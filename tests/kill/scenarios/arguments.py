@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+from support import BACKENDS
 
 from .parts import case, compiled, images, noisy, numbers, validation
 from .registry import Case, scenario
@@ -12,7 +13,7 @@ def dense() -> Case:
     return case(compiled(noisy()), validation_data=validation())
 
 
-@scenario("train_batch_end@1:1", "train_batch_end@2:4")
+@scenario("train_batch_end@1:1", "train_batch_end@2:4", in_exact=True)
 def one_bad_sample() -> Case:
     """Its loss is no number, and soon no weight is."""
     weights = np.ones(52, "float32")
@@ -26,7 +27,7 @@ def shuffled_in_batches_with_class_weight() -> Case:
     return case(compiled(noisy()), shuffle="batch", class_weight=weights)
 
 
-@scenario("test_batch_end@0:0", "train_batch_end@1:0", save_freq=1)
+@scenario("test_batch_end@0:0", "train_batch_end@1:0", save_freq=1, in_exact=True)
 def weighted_validation_steps() -> Case:
     x, y = validation()
     data = (x, y, numbers().rand(20).astype("float32"))
@@ -46,7 +47,7 @@ def fewer_steps_than_batches() -> Case:
     return case(compiled(noisy()), epochs=5, steps_per_epoch=3)
 
 
-@scenario("epoch_end@0", "train_batch_end@1:6", save_freq=3)
+@scenario("epoch_end@0", "train_batch_end@1:6", save_freq=3, in_exact=True)
 def as_many_steps_as_batches() -> Case:
     return case(compiled(noisy()), steps_per_epoch=7, validation_data=validation())
 
@@ -63,12 +64,14 @@ def _falling(epoch: int, rate: float) -> float:
     return rate * 0.9
 
 
-@scenario("train_batch_end@1:6", save_freq=5, backends=("tensorflow", "jax"))
+@scenario(
+    "train_batch_end@1:6", save_freq=5, backends=("tensorflow", "jax"), in_exact=True
+)
 def whole_epoch_per_execution() -> Case:
     return case(compiled(noisy(), steps_per_execution=7), epochs=4)
 
 
-@scenario("train_batch_end@1:1", "train_batch_end@1:4", save_freq=2, slow=["jax"])
+@scenario("train_batch_end@1:1", "train_batch_end@1:4", save_freq=2, slow=BACKENDS)
 def run_eagerly() -> Case:
     return case(compiled(noisy(), run_eagerly=True), epochs=2)
 
@@ -87,19 +90,19 @@ def moving_average() -> Case:
     return case(compiled(noisy(), optimizer))
 
 
-@scenario("train_batch_end@3:0", save_freq=2)
+@scenario("train_batch_end@3:0", save_freq=2, slow=BACKENDS)
 def one_batch_per_epoch() -> Case:
     return case(compiled(noisy()), images(8), epochs=5)
 
 
-@scenario("train_batch_end@1:50", save_freq=7)
+@scenario("train_batch_end@1:50", save_freq=7, slow=BACKENDS)
 def batch_of_one() -> Case:
     """Batches of one sample and no metrics."""
     x, y = images()
     return case(compiled(noisy(), metrics=None), (x, y), epochs=2, batch_size=1)
 
 
-@scenario("train_batch_end@1:0", save_freq=1)
+@scenario("train_batch_end@1:0", save_freq=1, slow=BACKENDS)
 def default_batch_size() -> Case:
     """No batch size given: Keras takes 32; an epoch is a full and a short batch."""
     return case(compiled(noisy()), batch_size=None, validation_data=validation())

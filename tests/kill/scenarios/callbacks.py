@@ -1,6 +1,7 @@
 """Callbacks: each one that Keras ships and has state, and users' own."""
 
 import keras
+from support import BACKENDS
 
 from ..callbacks import (
     EpochRecorder,
@@ -51,7 +52,7 @@ def all_at_once() -> Case:
     return found
 
 
-@scenario("epoch_end@1/first", "epoch_end@1", save_freq="epoch")
+@scenario("epoch_end@1/first", "epoch_end@1", save_freq="epoch", slow=BACKENDS)
 def best_weights() -> Case:
     """Validation gets worse from the start: the best weights are early ones."""
     x, y = images()
@@ -104,7 +105,7 @@ def attributes_of_eager_steps() -> Case:
     return found
 
 
-@scenario("train_batch_end@1:3", "epoch_end@1", save_freq=2)
+@scenario("train_batch_end@1:3", "epoch_end@1", save_freq=2, slow=BACKENDS)
 def optimizer_of_a_callback() -> Case:
     """Every attempt swaps it alike, before the state is put back."""
     found = case(compiled(noisy()))
@@ -128,7 +129,7 @@ def asynchronous() -> Case:
     return found
 
 
-@scenario("train_batch_end@1:3", save_freq=2, backends=("tensorflow",))
+@scenario("train_batch_end@1:3", save_freq=2, backends=("tensorflow",), slow=BACKENDS)
 def tensorboard() -> Case:
     found = case(compiled(noisy()), validation_data=validation())
     found.callbacks.append(

@@ -3,18 +3,19 @@
 import keras
 import numpy as np
 from keras import layers
+from support import BACKENDS
 
 from .parts import CLASSES, case, compiled, images, noisy, rows
 from .registry import Case, scenario
 
 
-@scenario("train_batch_end@1:3", save_freq=2)
+@scenario("train_batch_end@1:3", save_freq=2, in_exact=True)
 def backend_tensors_split() -> Case:
     x, y = (keras.ops.convert_to_tensor(part) for part in images())
     return case(compiled(noisy()), (x, y), validation_split=0.3)
 
 
-@scenario("train_batch_end@1:3", save_freq=2)
+@scenario("train_batch_end@1:3", save_freq=2, slow=BACKENDS)
 def pandas_frame() -> Case:
     import pandas
 
@@ -43,13 +44,13 @@ def scipy_sparse() -> Case:
     return case(compiled(model, **settings), (scipy.sparse.csr_matrix(x), y))
 
 
-@scenario("train_batch_end@1:3", save_freq=2)
+@scenario("train_batch_end@1:3", save_freq=2, slow=BACKENDS)
 def float64_and_int8() -> Case:
     x, y = images()
     return case(compiled(noisy()), (x.astype("float64"), y.astype("int8")))
 
 
-@scenario("train_batch_end@1:3", save_freq=2)
+@scenario("train_batch_end@1:3", save_freq=2, in_exact=True)
 def uint8_images_in_nested_dicts() -> Case:
     """Inputs nested in dicts, tuples and lists."""
     a, b, c = (keras.Input((8, 8, 1)) for _ in range(3))

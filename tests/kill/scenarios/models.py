@@ -46,7 +46,7 @@ def _convolution(**compiling: Any) -> Case:
     return case(compiled(model, **compiling), validation_data=validation())
 
 
-@scenario("train_batch_end@0:3", "train_batch_end@1:3", save_freq=2)
+@scenario("train_batch_end@0:3", "train_batch_end@1:3", save_freq=2, in_exact=True)
 def unbuilt_sequential() -> Case:
     model = keras.Sequential(
         [
@@ -123,7 +123,7 @@ def inputs_and_outputs_in_lists() -> Case:
     return case(model, ([x, other], [x[:, :1], other[:, :2]]), shuffle="batch")
 
 
-@scenario("train_batch_end@1:3", save_freq=2)
+@scenario("train_batch_end@1:3", save_freq=2, in_exact=True)
 def frozen_layers() -> Case:
     model = keras.Sequential(
         [

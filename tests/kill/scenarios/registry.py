@@ -41,8 +41,10 @@ class Scenario:
         keeps_seed: Whether every attempt must be seeded alike, since the data itself
             draws from what the script seeds and can only be replayed.
         in_keras: Whether Keras's own ``fit`` takes this data.
-        slow: Backends on which it is for long sessions only.
-        in_exact: Whether ``nox -s exact`` kills it, too: here it is for long sessions.
+        slow: Backends on which it is for long sessions only; all of them, where faster
+            tests show what it shows.
+        in_exact: Whether ``nox -s exact`` kills it or its like: then it is for long
+            sessions here.
     """
 
     name: str

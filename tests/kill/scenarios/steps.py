@@ -238,6 +238,6 @@ class OwnLoss(keras.Model):
         return loss + 0.1 * keras.ops.sum(keras.ops.square(self.scale))
 
 
-@scenario("test_batch_end@1:2", save_freq=4)
+@scenario("test_batch_end@1:2", save_freq=4, in_exact=True)
 def own_loss() -> Case:
     return case(compiled(OwnLoss()), validation_data=validation())

@@ -78,11 +78,9 @@ CHANGES = {
 }
 
 
-# Each backend shows other batches, and variables of another layout.
+# Each backend has variables of another layout; loops show its batches.
 OF_EACH = [
-    pytest.param(name, marks=pytest.mark.everywhere)
-    if name in ("batch_size", "optimizer")
-    else name
+    pytest.param(name, marks=pytest.mark.everywhere) if name == "optimizer" else name
     for name in CHANGES
 ]
 
@@ -291,6 +289,7 @@ np.savez(out, *fitting.values(net))
 """
 
 
+@pytest.mark.long  # tests/kill/test_allow.py kills others
 def test_killed_for_real_after_a_change_it_ends_with_the_same_bytes(tmp_path):
     """Two more attempts after the one that changed, each killed."""
     script = tmp_path / "program.py"

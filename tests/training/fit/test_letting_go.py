@@ -41,6 +41,7 @@ ENDS = {
     "asked to stop": {"callbacks": [fitting.Do(stop)]},
     "with NaN": {**bad_data(), "on_nan": "stop"},
 }
+EVERYWHERE = {"as planned", "in mid-pass", "with an error"}
 
 
 @pytest.fixture
@@ -63,7 +64,15 @@ def drawn_from(monkeypatch):
     gc.enable()
 
 
-@pytest.mark.parametrize("given", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(
+            given, id=name, marks=[pytest.mark.spread] * (name not in EVERYWHERE)
+        )
+        for name, given in ENDS.items()
+    ],
+)
 def test_iterators_go_when_fit_ends(tmp_path, drawn_from, given):
     ends = (fitting.Interrupted, resilient.Preempted, resilient.DivergedError)
     net = fitting.model()
