@@ -93,7 +93,7 @@ def of_batch(batch: Any) -> str:
 def _leaves(snapshot: Snapshot) -> Iterator[tuple[str, Any]]:
     arrays = snapshot.tensors.arrays
     process = SavedState(snapshot.run, snapshot.position, arrays)
-    sections = facts.of_process(process, elsewhere=False)
+    sections = facts.of_process(process)
     position = sections.pop(POSITION)
     inside, left_out = set(_referred(position)), set[str]()
     for section in facts.NOT_STATE:

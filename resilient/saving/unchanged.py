@@ -85,15 +85,13 @@ class Unchanged:
         """
         # If this save fails, what is known of the tensors is still true.
         tensors, self._links = snapshot.tensors, 0
-        if snapshot.part.count > 1:
+        compares = self._worth and snapshot.part.count == 1
+        self._group = self._unchanged(tensors.arrays) if compares else {}
+        if not self._group:
             tensors.write(variables, snapshot.part)
             return {}
-        arrays = tensors.arrays
-        self._group = self._unchanged(arrays) if self._worth else {}
-        if not self._group:
-            tensors.write(variables)
-            return {}
-        tensors.write(variables, names=[n for n in arrays if n not in self._group])
+        changed = [name for name in tensors.arrays if name not in self._group]
+        tensors.write(variables, names=changed)
         source = self._source(snapshot.progress.step)
         folder = os.path.join(variables, UNCHANGED)
         if source is not None:

@@ -20,7 +20,6 @@ from resilient.saving.run_json import VariablesRun
 from resilient.saving.snapshot import NOWHERE, Snapshot
 from resilient.saving.unchanged import Unchanged
 from resilient.saving.writer import commit
-from resilient.state.other_dtypes import SEEDS
 from resilient.storage.store import Store
 
 STEP = 9
@@ -288,9 +287,6 @@ def test_two_backends(monkeypatch, pair, kind):
     stores = [Store(CHECKPOINTS / backend / kind) for backend in pair]
     found = compare(stores[0], None, stores[1], None)
     assert not found.equal
-    differ = {name for _, name in places(found)}
-    assert any(name.endswith("/kernel") for name in differ)
-    # Equal as numbers, in other integer types.
-    assert not any(name.endswith(("/iteration", SEEDS)) for name in differ)
-    tensors = [each for each in found.differences if each.section != "settings"]
-    assert not any("int" in (each.a or "") for each in tensors)
+    kernels = [each for each in found.differences if each.name.endswith("/kernel")]
+    assert kernels
+    assert all(0 < each.largest < 10 for each in kernels)

@@ -1,19 +1,22 @@
-"""Whether two checkpoints hold the same state, and where they do not.
-
-Between two backends, integers are compared as numbers, because each backend has its own
-integer types. The backends' random states and the positions in the data, which hold
-orders drawn from them, are left out.
-"""
+"""Whether two checkpoints hold the same state, and where they do not."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from resilient.saving.compare import facts
-from resilient.saving.compare.contents import Contents, matched, opened
-from resilient.saving.compare.differences import Arrays, Place, differing, places, shown
+from resilient.saving.compare.contents import Contents, Variable, matched, opened
+from resilient.saving.compare.differences import (
+    ABSENT,
+    Arrays,
+    Place,
+    differing,
+    places,
+    shown,
+)
 from resilient.saving.part_files import malformed
 from resilient.serialization import JSON
 from resilient.storage.store import Store
@@ -89,8 +92,7 @@ def compare(
         UntrustedCheckpointError: A key is set, and one of them is not signed with it.
     """
     a, b = opened(store_a, step_a), opened(store_b, step_b)
-    elsewhere = a.backend != b.backend
-    every = chain(_variables(a, b, elsewhere), _other_places(a, b, elsewhere))
+    every = chain(_variables(a, b), _other_places(a, b))
     found = (_difference(section, place) for section, place in every)
     differences = tuple(each for each in found if each is not None)
     count = max(len(a.variables), len(b.variables))
@@ -107,20 +109,23 @@ def _side(store: Store, contents: Contents) -> JSON:
     }
 
 
-def _variables(a: Contents, b: Contents, elsewhere: bool) -> Iterator[_PlaceIn]:
+def _variables(a: Contents, b: Contents) -> Iterator[_PlaceIn]:
     ours, theirs = matched(a.variables, b.variables)
     for key, either in (theirs | ours).items():
-        x = a.read(ours.get(key), elsewhere)
-        y = b.read(theirs.get(key), elsewhere)
-        yield either.group, (either.name, x, y)
+        pair = (_array(each.get(key)) for each in (ours, theirs))
+        yield either.group, (either.name, *pair)
 
 
-def _other_places(a: Contents, b: Contents, elsewhere: bool) -> Iterator[_PlaceIn]:
+def _array(variable: Variable | None) -> Any:
+    return ABSENT if variable is None else np.asarray(variable.value)
+
+
+def _other_places(a: Contents, b: Contents) -> Iterator[_PlaceIn]:
     with malformed(f"{a.checkpoint.path} or {b.checkpoint.path}"):
         yield from _in_sections("", facts.of_run(a), facts.of_run(b), ({}, {}))
         for number, pair in enumerate(zip(a.processes, b.processes, strict=False)):
             name = f"process {number}" if number else ""
-            ours, theirs = (facts.of_process(x, elsewhere=elsewhere) for x in pair)
+            ours, theirs = (facts.of_process(x) for x in pair)
             tensors = pair[0].tensors, pair[1].tensors
             yield from _in_sections(name, ours, theirs, tensors)
 

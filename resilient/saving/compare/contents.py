@@ -10,21 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from resilient.backends.base import Part
 from resilient.saving import choose
-from resilient.saving.compare.differences import ABSENT
 from resilient.saving.part_files import processes, read_part, saver_of
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import RunJson
-from resilient.state.other_dtypes import SEEDS, place
+from resilient.state.other_dtypes import place
 from resilient.storage import refusals
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.store import Store
 
 _NUMBER = re.compile(r"_\d+")
-_WORD = (1 << 32) - 1
 
 
 class Variable(NamedTuple):
@@ -59,26 +55,6 @@ class Contents:
     backend: str
     processes: list[SavedState[RunJson]]
     variables: list[Variable]
-
-    def read(self, variable: Variable | None, elsewhere: bool) -> Any:
-        """A variable's array; ``ABSENT`` if there is none.
-
-        Args:
-            variable: One of ``variables``.
-            elsewhere: Whether to convert integers to one type, because it is compared
-                with another backend's variable, whose integer types are others.
-
-        Raises:
-            CorruptCheckpointError: It is damaged.
-        """
-        if variable is None:
-            return ABSENT
-        array = np.asarray(variable.value)
-        if not elsewhere or not np.can_cast(array.dtype, np.int64):
-            return array
-        # A seed has 32 bits, which torch stores as a signed integer.
-        bits = _WORD if SEEDS in variable.name else -1
-        return np.asarray(array.astype(np.int64) & bits)
 
 
 def opened(store: Store, step: int | None) -> Contents:

@@ -17,30 +17,18 @@ _HISTORY = "keras.callbacks.History"
 # Clock values that Keras's callbacks keep outside their attributes.
 _CLOCKS = {"ago", "epoch_began_ago", "files"}
 _FILE = {"content"}  # of a ModelCheckpoint, whose file formats hold the time
-_TRAINING = ("stop_training", "epoch_logs", "losses", "stopped")
+_TRAINING = ("stop_training", "epoch_logs", "losses", "stopped", "attributes")
 _SETTINGS = ("kind", "replicas", "learning_rate", "setup", "setups", "data", "models")
 _RANDOM = {"random": "", "epoch_random": "when the epoch began"}
-_WORD = (1 << 32) - 1
 
 
-def of_process(process: SavedState[RunJson], *, elsewhere: bool) -> dict[str, JSON]:
-    """The state of one process: encoded values by name, by section.
-
-    Args:
-        process: What the process saved.
-        elsewhere: Whether to leave out what each backend does in its own way: its
-            random numbers, the orders drawn from them, the attributes that steps set.
-    """
+def of_process(process: SavedState[RunJson]) -> dict[str, JSON]:
+    """The state of one process: encoded values by name, by section."""
     run, values = process.run, vars(process.run)
-    names = _TRAINING if elsewhere else (*_TRAINING, "attributes")
     found = {
-        "progress": {name: values[name] for name in names if name in values},
-        "data": {"": _drawn(process.position)} if not elsewhere else {},
-    }
-    found["random"] = {
-        where: _random(values[name], elsewhere)
-        for name, where in _RANDOM.items()
-        if values.get(name)
+        "progress": {name: values[name] for name in _TRAINING if name in values},
+        "data": {"": _drawn(process.position)},
+        "random": {w: values[name] for name, w in _RANDOM.items() if values.get(name)},
     }
     if isinstance(run, FitRun):
         found |= {**_callbacks(run), "objects": run.stateful}
@@ -71,13 +59,6 @@ def _drawn(position: Encoded) -> Encoded:
     if found.get("!") == "dict" and ["orders_made", 0] in found["v"]:
         found["v"] = [pair for pair in found["v"] if pair[0] != "own_seed"]
     return found
-
-
-def _random(state: JSON, elsewhere: bool) -> JSON:
-    if not elsewhere:
-        return state
-    seeds = state["keras"] and [number & _WORD for number in state["keras"]]
-    return {"python": state["python"], "numpy": state["numpy"], "keras": seeds}
 
 
 def _callbacks(run: FitRun) -> dict[str, JSON]:
