@@ -138,7 +138,10 @@ class PartReader:
         saver = self._other_saver(checkpoint)
         count = processes(checkpoint)
         if saver is not None:
-            return self._of_another_backend(checkpoint, saver, count)
+            found = self._read(Part(0, count), checkpoint, saver)
+            _require_alone(checkpoint, saver, max(count, found.run.replicas), part)
+            arrays = {name: np.asarray(each) for name, each in found.tensors.items()}
+            return replace(found, tensors=arrays)
         mine = part if count == part.count else Part(0, count)
         found = self._read(mine, checkpoint)
         if is_of(found, ImportRun) and part.count > 1:
@@ -189,16 +192,6 @@ class PartReader:
             "Or take its weights there: run `resilient export DIR --to m.keras --model "
             "MODULE:FUNCTION`, and train that model in another checkpoint_dir.",
         )
-
-    def _of_another_backend(
-        self, checkpoint: Checkpoint, saver: str, count: int
-    ) -> SavedState[RunJson]:
-        part = self.part
-        _require_alone(checkpoint, saver, count, part)
-        found = self._read(ALONE, checkpoint, saver)
-        _require_alone(checkpoint, saver, found.run.replicas, part)
-        tensors = {name: np.asarray(each) for name, each in found.tensors.items()}
-        return replace(found, tensors=tensors)
 
 
 def _require_alone(checkpoint: Checkpoint, saver: str, saved: int, part: Part) -> None:

@@ -41,7 +41,7 @@ OF_COMPILE = ("compiled", "loss", "steps_per_execution")
 
 # Prefixes of facts that building determines, besides those of layers.
 _METRICS = ("metrics[", "weighted_metrics[")
-# _Facts of containers, arrays and tensors.
+# Facts of containers, arrays and tensors.
 _CONTENT = re.compile(r"\w+ of \d+(, checksum \w+)?|array of .*|\w*(Tensor|Tracer)")
 # Arguments of `compile` that are containers.
 _COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics")
@@ -72,9 +72,8 @@ class TrainingSetup:
         if self._moving is None:
             self._moving = self._changed_by_the_first_batch()
         late = _METRICS if self._built else (*_METRICS, _OF_LAYERS)
-        self._seen = _Reading(
-            self._model, before=self._seen
-        )  # it has its variables now
+        # Now the model has its variables.
+        self._seen = _Reading(self._model, before=self._seen)
         self.settled = self._built or is_built(self._model)
         self._script = self._settle(self._script, late)
         if self._began is not None:
@@ -130,7 +129,7 @@ class TrainingSetup:
         )
 
     def _changed_by_the_first_batch(self) -> tuple[str, ...]:
-        """_Facts that every process changes in a first step, such as counters.
+        """Facts that every process changes in a first step, such as counters.
 
         Containers, arrays and functions only: numbers are compared elsewhere.
         """
@@ -249,8 +248,8 @@ class _Reading:
             self.facts[f"{place}.dtype_policy"] = layer.dtype_policy.name
             # Also optimizers other than the one that the model is compiled with.
             for key, value in list(vars(layer).items()):
-                told = key.startswith("_") or (key == "loss" and not number)
-                if isinstance(value, _HANGING) and not told:
+                known = key.startswith("_") or (key == "loss" and not number)
+                if isinstance(value, _HANGING) and not known:
                     name = f"{place}.{key}" if number or key != "optimizer" else key
                     self._watch(vars(layer), key)
                     self._note(name, value)
