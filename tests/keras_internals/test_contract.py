@@ -279,7 +279,7 @@ def test_any_version_of_keras_can_be_read(monkeypatch, version, release):
 # Of Python, NumPy, TensorFlow and torch, and not of Keras.
 OTHERS = {
     *("_SimpleCData", "_actions", "_exit", "_pool", "_type_"),
-    *("_getframe", "_fields", "_make", "_replace", "_value_"),
+    *("_asdict", "_getframe", "_fields", "_make", "_replace", "_value_"),
     *("_initialized", "_list_all_concrete_functions", "_rng", "_seed", "_seed2"),
     *("_VariantDataset", "_as_serialized_graph", "_inputs", "_iterator_resource"),
     *("_func", "_generator", "_py_funcs"),
