@@ -33,6 +33,7 @@ from resilient.errors import (
     printable,
 )
 from resilient.serialization import JSON
+from resilient.storage.manifest import has_key
 from resilient.storage.stores import looked_at, near
 
 # Exit codes for exceptions; the first match counts.
@@ -85,6 +86,7 @@ def _command(argv: Sequence[str] | None) -> int:
             directory, arguments.step = split(directory, arguments.step)
         directory = default_directory() if directory is None else directory
         near(directory)  # raises if something is wrong with it
+        has_key()  # likewise
         arguments.check(arguments)
     except (OSError, ResilientError, ValueError) as error:
         return failed(USAGE, error, arguments.json)

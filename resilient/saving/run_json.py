@@ -218,7 +218,7 @@ class _Decoded:
 
     learning_rate: float | None = None
     attributes: dict[str, Any] | None = None
-    epoch_logs: dict[Any, Any] | None = None  # users may log under any name
+    epoch_logs: dict[str, float] | None = None
 
 
 def encoded(run: RunJson) -> JSON:

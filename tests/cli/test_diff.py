@@ -168,6 +168,24 @@ def test_what_is_no_tensor(pair, capsys):
     }
 
 
+def test_names_that_are_no_text_and_long_numbers(pair, capsys):
+    for directory, number in zip(pair, (1, 2), strict=True):
+
+        def change(saved, number=number):
+            history = saved["callbacks"][-1]["changes"]
+            (logged,) = (x for x in history.values() if x["key"] == "history")
+            logged["data"]["v"].append([7, [float(number)]])
+            long = {"!": "int", "v": hex(number << 20_000)}
+            saved["stateful"]["budget"] = {"!": "dict", "v": [["n", long]]}
+
+        rewrite(directory, change)
+    code, lines, _ = run(capsys, *pair)
+    assert code == DIFFERENT
+    assert lines[2] == "different: 1 in history, 1 in objects"
+    assert "history [7][0] 1.0 2.0" in lines
+    assert any(x.startswith("objects budget.n 0x1000000000") for x in lines)
+
+
 def test_settings_and_versions_alone_are_no_difference(pair, capsys):
     def change(saved):
         saved["fingerprint"]["settings"]["jit_compile"] = True

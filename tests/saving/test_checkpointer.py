@@ -120,7 +120,7 @@ class Tensors:
     written: list = field(default_factory=list)
     released: bool = False
 
-    def write(self, directory):
+    def write(self, directory, part):
         assert not self.released
         self.written.append(Path(directory).name)
 

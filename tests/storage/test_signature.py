@@ -204,9 +204,11 @@ def test_a_signed_manifest_has_the_sha256_of_every_file(path, gone):
 
 
 @pytest.mark.parametrize("value", ["", "x" * 15])
-def test_a_key_that_is_none_is_refused_at_once(tmp_path, key, value):
+def test_a_key_that_is_none_is_refused_at_once(tmp_path, key, value, capsys):
     """An empty one as well: a secret that was not filled in would switch this off."""
     key(value)
+    assert main(["ls", str(tmp_path)]) == 2
+    assert "too short to be a key" in capsys.readouterr().err
     with pytest.raises(ValueError, match="too short to be a key") as caught:
         Store(tmp_path)
     assert f"Received: {len(value)} characters" in str(caught.value)

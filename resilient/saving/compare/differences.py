@@ -103,7 +103,8 @@ def shown(value: Any) -> str | None:
     if isinstance(value, np.ndarray):
         return f"({', '.join(map(str, value.shape))}) {value.dtype}"
     if isinstance(value, dict) and value.keys() == {"!", "v"}:
-        plain = value["!"] in ("float", "int", "str")
+        # Of an integer that is too long for JSON, the digits are hexadecimal.
+        plain = value["!"] in ("float", "str")
         value = outline(value, {}) if plain else value["v"]
     text = str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

@@ -7,6 +7,7 @@ if they made a difference, the state shows it. Nor are clocks, or files that hol
 from collections import Counter
 
 from resilient.saving.compare.contents import Contents
+from resilient.saving.compare.differences import shown
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import FitRun, LoopRun, RunJson, encoded
 from resilient.serialization import JSON, Encoded
@@ -72,8 +73,8 @@ def _callbacks(run: FitRun) -> dict[str, JSON]:
             for path, change in callback.get("changes", {}).items()
         }
         if callback["class"] == _HISTORY:
-            metrics = _items(content.pop("history", None))
-            history |= content | metrics
+            logged = content.pop("history", None)
+            history |= content | (_items(logged) or {"": logged})
             continue
         special = callback.get("special")
         special = _items(special) or {"special": special}
@@ -87,5 +88,7 @@ def _callbacks(run: FitRun) -> dict[str, JSON]:
 def _items(values: Encoded) -> JSON:
     """What an encoded dict has by name."""
     if isinstance(values, dict) and values.get("!") == "dict":
-        return {key: item for key, item in values["v"] if isinstance(key, str)}
+        pairs = values["v"]
+        names = (key if isinstance(key, str) else f"[{shown(key)}]" for key, _ in pairs)
+        return dict(zip(names, (item for _, item in pairs), strict=True))
     return {}

@@ -75,6 +75,7 @@ ODD = {
     "traces of no lists": {"traces": {"train_function": {}}},
     "a rate that is a text": {"learning_rate": "0.1"},
     "logs that are a list": {"epoch_logs": [1]},
+    "a log without a name": {"epoch_logs": {"!": "dict", "v": [[7, 1.0]]}},
     "attributes that are a number": {"attributes": 3},
     "attributes without a tag": {"attributes": [1, {"a": 1}]},
     "losses of others": {"losses": {"a": 1}},
