@@ -138,8 +138,9 @@ class PartReader:
         saver = self._other_saver(checkpoint)
         count = processes(checkpoint)
         if saver is not None:
-            found = self._read(Part(0, count), checkpoint, saver)
-            _require_alone(checkpoint, saver, max(count, found.run.replicas), part)
+            _require_alone(checkpoint, saver, count, part)
+            found = self._read(ALONE, checkpoint, saver)
+            _require_alone(checkpoint, saver, found.run.replicas, part)
             arrays = {name: np.asarray(each) for name, each in found.tensors.items()}
             return replace(found, tensors=arrays)
         mine = part if count == part.count else Part(0, count)

@@ -63,8 +63,8 @@ def places(
         b: The second value.
         arrays: The larger arrays of each.
     """
-    kind, one = _opened(a, arrays[0])
-    other_kind, other = _opened(b, arrays[1])
+    kind, one = parts(a, arrays[0])
+    other_kind, other = parts(b, arrays[1])
     if kind == other_kind and isinstance(one, np.ndarray):
         yield name, one, other
     elif kind == other_kind and isinstance(one, dict) and isinstance(other, dict):
@@ -78,7 +78,7 @@ def places(
         yield name, a, b
 
 
-def _opened(value: Encoded, arrays: Arrays) -> tuple[str, Any]:
+def parts(value: Encoded, arrays: Arrays) -> tuple[str, Any]:
     """The kind of a value, and its array or its parts by name, if it has any."""
     if isinstance(value, list):
         return "items", {f"[{index}]": item for index, item in enumerate(value)}
@@ -90,7 +90,7 @@ def _opened(value: Encoded, arrays: Arrays) -> tuple[str, Any]:
     if tag in ("array", "scalar"):
         return tag, decode_array(content, arrays)
     if tag != "dict":
-        return tag, _opened(content, arrays)[1]
+        return tag, parts(content, arrays)[1]
     names = (key if isinstance(key, str) else f"[{shown(key)}]" for key, _ in content)
     items = dict(zip(names, (item for _, item in content), strict=True))
     return tag, items if len(items) == len(content) else None

@@ -7,7 +7,7 @@ if they made a difference, the state shows it. Nor are clocks, or files that hol
 from collections import Counter
 
 from resilient.saving.compare.contents import Contents
-from resilient.saving.compare.differences import shown
+from resilient.saving.compare.differences import parts
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import FitRun, LoopRun, RunJson, encoded
 from resilient.serialization import JSON, Encoded
@@ -73,11 +73,11 @@ def _callbacks(run: FitRun) -> dict[str, JSON]:
             for path, change in callback.get("changes", {}).items()
         }
         if callback["class"] == _HISTORY:
-            logged = content.pop("history", None)
-            history |= content | (_items(logged) or {"": logged})
+            metrics = _items(content.pop("history", None))
+            history |= content | metrics
             continue
         special = callback.get("special")
-        special = _items(special) or {"special": special}
+        special = _items(special, "special") or {"special": special}
         timed = _FILE if special.keys() == _FILE else _CLOCKS
         clocks[name] = {key: special.pop(key) for key in [*special] if key in timed}
         kept = {key: callback.get(key) for key in ("state_dict", "deleted")}
@@ -85,10 +85,9 @@ def _callbacks(run: FitRun) -> dict[str, JSON]:
     return {"callbacks": values, "history": history, "clocks": clocks}
 
 
-def _items(values: Encoded) -> JSON:
-    """What an encoded dict has by name."""
-    if isinstance(values, dict) and values.get("!") == "dict":
-        pairs = values["v"]
-        names = (key if isinstance(key, str) else f"[{shown(key)}]" for key, _ in pairs)
-        return dict(zip(names, (item for _, item in pairs), strict=True))
-    return {}
+def _items(values: Encoded, name: str = "") -> JSON:
+    """What an encoded dict has by name; anything else whole, under ``name``."""
+    tag, items = parts(values, {})
+    if tag == "dict" and items is not None:
+        return dict(items)
+    return {} if values is None else {name: values}
