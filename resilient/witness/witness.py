@@ -99,7 +99,7 @@ class Witness:
         """
         loss = logs.get("loss")
         if loss is None:
-            loss = next((logs[name] for name in logs if "loss" in name), None)
+            loss = next((logs[name] for name in logs if "loss" in str(name)), None)
         if loss is None or step == self._logged:
             return
         self._logged = step

@@ -13,6 +13,7 @@ from interrupts import (
     Counts,
     Flips,
     Reads,
+    attempt,
     counting,
     drawing,
     drawn,
@@ -171,6 +172,29 @@ def test_losses_that_a_thread_of_keras_reads_repeat(tmp_path):
     ((name, count),) = found(tmp_path)
     assert name == "repeated"
     assert count in (3, 4)  # the last loss may have been read too late
+
+
+def numbered(callbacks, net):
+    """What the model logs has numbers for names."""
+    plain = net.train_step
+
+    def train_step(*args):
+        logs, *state = plain(*args) if BACKEND == "jax" else (plain(*args),)
+        named = dict(enumerate(logs.values()))
+        return (named, *state) if state else named
+
+    net.train_step = train_step
+    return callbacks
+
+
+def test_logs_under_names_that_are_no_text_are_kept(tmp_path):
+    left(tmp_path / "killed", wrap=numbered)
+    resumed = resume(tmp_path / "killed", wrap=numbered)
+    # The last batch left its loss alone, and none of these is called one.
+    assert found(tmp_path / "killed") == [("repeated", 3)]
+    whole = attempt(tmp_path / "whole", seed=5, wrap=numbered)
+    assert 0 in whole.history
+    assert resumed.history == whole.history
 
 
 @pytest.mark.parametrize(
