@@ -256,11 +256,11 @@ class WarnOnce:
 
 
 def _user_level() -> int:
-    """Stack level of the first caller outside this package and Keras."""
+    """Stack level of the first caller outside this package, Keras and contexts."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None:
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in ("resilient", "keras"):
+        if package not in ("resilient", "keras", "contextlib"):
             break
         frame, level = frame.f_back, level + 1
     return level

@@ -1,7 +1,8 @@
-"""Tracks Python objects: what they hold, what has changed, and how to restore it.
+"""Python objects: what they consist of, what has changed, and how to restore it.
 
-It covers attributes of callbacks, of datasets and of a loop's objects. Nothing that a
-checkpoint names is unpickled, imported or called; state that cannot be seen is named in
-a warning. It opens no files except those of Keras's callbacks, and knows nothing of
-data positions. ``data``, ``saving`` and all layers above import it.
+It covers callbacks, what a model refers to beside its variables, datasets, and a loop's
+objects. Nothing that a checkpoint names is unpickled, imported or called; state that
+cannot be saved is named in a warning. It opens no files except those of Keras's
+callbacks, and knows nothing of data positions. ``data``, ``saving`` and all layers
+above import it.
 """

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-KINDS = frozenset({"file", "array", "shared", "subclass"})
 _IN_MEMORY = (io.BytesIO, io.StringIO)
 _NUMBERS = frozenset("cbBhHiIlLqQfd?")  # ctypes type codes without pointers
 

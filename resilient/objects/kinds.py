@@ -8,6 +8,7 @@ their variables, and objects with ``state_dict`` and ``load_state_dict`` through
 import functools
 import logging
 import re
+import sys
 import threading
 import types
 import weakref
@@ -58,23 +59,34 @@ _DATASETS = frozenset(
         ("grain", "IterDataset"),
     }
 )
+# Of the graph of a model, and of what it tracks.
+_KERAS_OWN = frozenset(
+    ("keras", name) for name in ("Tracker", "KerasTensor", "Node", "SymbolicArguments")
+)
 
 
 def is_keras(value: object) -> bool:
     """Whether the object's class is from Keras or derived from one that is."""
-    return any(classes.top_module(base) == "keras" for base in type(value).__mro__)
+    cls: Any = type(value)
+    return _is_of_keras(cls)
+
+
+@functools.lru_cache(4096)
+def _is_of_keras(cls: Any) -> bool:
+    return any(classes.top_module(base) == "keras" for base in cls.__mro__)
+
+
+@functools.lru_cache(4096)
+def _names(cls: Any) -> frozenset[tuple[str, str]]:
+    """The packages and names of a class and its bases."""
+    return frozenset((classes.top_module(b), b.__name__) for b in cls.__mro__)
 
 
 def is_configuration(value: object) -> bool:
     """Whether the script recreates this, and it holds no state of a run."""
     if isinstance(value, _CONFIGURATION):
         return True
-    if is_keras(value):
-        return not variables(value) and not isinstance(value, keras.callbacks.Callback)
-    if classes.top_module(type(value)) == "resilient":
-        return True  # for example, the ResilientFit whose save() a callback calls
-    names = {(classes.top_module(b), b.__name__) for b in type(value).__mro__}
-    return bool(names & _DATASETS)
+    return is_keras(value) or is_opaque(value)
 
 
 def is_code(value: object) -> bool:
@@ -104,22 +116,38 @@ def is_tensor_of_keras(value: object) -> bool:
 def has_state_dict(value: object) -> bool:
     """Whether the object can return and load its state."""
     cls = type(value)
-    if is_keras(value) and not isinstance(value, keras.callbacks.Callback):
-        return False  # on PyTorch every layer has them, but Keras has better ones
+    torch = sys.modules.get("torch")
+    module = torch is not None and isinstance(value, torch.nn.Module)
+    if module or (is_keras(value) and not isinstance(value, keras.callbacks.Callback)):
+        return False  # what is inside says more
     return callable(getattr(cls, "state_dict", None)) and callable(
         getattr(cls, "load_state_dict", None)
     )
 
 
-def variables(value: Any) -> list[Any]:
-    """The variables that a Keras object is or holds; empty for other objects."""
-    if isinstance(value, keras.Variable) or (
-        hasattr(value, "assign") and keras.ops.is_tensor(value)  # tf.Variable
-    ):
-        return [value]
-    if not is_keras(value):
-        return []
-    held = getattr(value, "variables", None)
-    if isinstance(held, list):
-        return held
-    return [v for v in vars(value).values() if isinstance(v, keras.Variable)]
+def is_table(value: Any) -> bool:
+    """Whether it is a lookup table of TensorFlow that can change."""
+    cls = type(value)
+    of_tensorflow = classes.top_module(cls) == "tensorflow"
+    return of_tensorflow and hasattr(cls, "export") and hasattr(cls, "remove")
+
+
+def is_opaque(value: object, *, data: bool = False) -> bool:
+    """Whether nothing inside it is looked at: code of others, locks, data, modules.
+
+    Args:
+        value: Anything.
+        data: Whether datasets are looked into.
+    """
+    if isinstance(value, types.FunctionType | type):
+        return False
+    if isinstance(value, _CONFIGURATION):
+        return True
+    if classes.top_module(type(value)) == "resilient":
+        return True  # for example, the ResilientFit whose save() a callback calls
+    cls: Any = type(value)
+    names = _names(cls)
+    if is_keras(value):
+        own = _KERAS_OWN if data else _KERAS_OWN | {("keras", "PyDataset")}
+        return bool(names & own)
+    return bool(names & (_DATASETS - {("torch", "Dataset")} if data else _DATASETS))

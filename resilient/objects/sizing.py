@@ -1,11 +1,10 @@
-"""Tells whether a value is plain, how large it is, and samples it.
+"""Samples large data, and knows what is large.
 
-Datasets hold gigabytes: ``LARGE`` content is identified by a checksum of about 4,000 of
-its elements, always the same ones.
+Datasets hold gigabytes: large content is identified by a checksum of about 4,000 of its
+elements, always the same ones.
 """
 
 import collections
-import enum
 from typing import Any
 
 import numpy as np
@@ -14,27 +13,10 @@ import xxhash
 from resilient.serialization import classes
 from resilient.serialization.batches import pack
 from resilient.serialization.json_arrays import as_bytes
-from resilient.serialization.json_types import BY_TYPE
 
 WHOLE_BYTES = 2**24  # read whole to detect changes: 2 ms
 LEAVES = 10_000  # of nested values
 SAMPLED = 4096
-
-_SCALARS = frozenset({type(None), bool, int, float, complex})
-_TEXTS = frozenset({str, bytes, bytearray})
-_MAPPINGS = frozenset(
-    {dict, collections.OrderedDict, collections.defaultdict, collections.Counter}
-)
-_SEQUENCES = frozenset({list, tuple, set, frozenset, collections.deque})
-_NUMBERS = ({int}, {float})
-
-
-class Size(enum.Enum):
-    """Whether something is a plain value that is cheap to read."""
-
-    LIGHT = "light"
-    LARGE = "large"
-    OTHER = "other"
 
 
 def sample(value: Any) -> str:
@@ -46,7 +28,7 @@ def sample(value: Any) -> str:
     elif type(value).__module__.partition(".")[0] == "torch":
         flat = value.detach().reshape(-1)
         found.update(pack_text(flat[_places(len(flat)).tolist()]))
-    elif is_table(value):
+    elif is_frame(value):
         rows = value.iloc[_places(len(value))[:64]]
         found.update(f"{len(value)} {rows.to_numpy().tolist()!r}".encode())
     elif isinstance(value, list | tuple):
@@ -65,7 +47,7 @@ def pack_text(tensor: Any) -> bytes:
 def tensor_size(value: Any) -> int | None:
     """Bytes of a torch, TensorFlow or JAX tensor; None for anything else."""
     cls = type(value)
-    module = cls.__module__.partition(".")[0]
+    module = classes.top_module(cls)
     if module not in ("torch", "tensorflow", "jax", "jaxlib"):
         return None
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
@@ -81,55 +63,30 @@ def tensor_size(value: Any) -> int | None:
         return None
 
 
-def size_of(value: Any) -> Size:
-    """Whether something consists of plain values only, and how large it is."""
+def is_long(value: Any) -> bool:
+    """Whether it is a container of so much that it is not looked into."""
     todo, leaves, nbytes = [value], 0, 0
     while todo:
         item = todo.pop()
-        kind = type(item)
         leaves += 1
         inner: Any = ()
-        if kind in _SCALARS:
-            continue
-        if kind in _TEXTS:
+        if isinstance(item, str | bytes | bytearray):
             nbytes += len(item)
-        elif kind is np.ndarray:
-            nbytes += item.nbytes
-            inner = item.flat if item.dtype.hasobject else ()
-        elif kind is list and set(map(type, item)) in _NUMBERS:
-            nbytes += 8 * len(item)
-        elif kind in _SEQUENCES or (kind is not tuple and isinstance(item, tuple)):
-            inner = item
-        elif kind in _MAPPINGS:
-            inner = [*item.keys(), *item.values()]
-            if kind is collections.defaultdict:
-                inner.append(item.default_factory)
-        elif classes.is_plain(kind) and classes.reference(kind):
-            inner = list(classes.attributes(item).values())
-        elif not _is_plain_leaf(item):
-            return Size.OTHER
+        elif type(item) is np.ndarray:
+            nbytes += item.nbytes if item is not value else 0
+        elif isinstance(item, dict):
+            inner = [*dict.keys(item), *dict.values(item)]
+        elif isinstance(item, list | tuple | set | frozenset | collections.deque):
+            numbers = type(item) is list and set(map(type, item)) in ({int}, {float})
+            nbytes += 8 * len(item) if numbers else 0
+            inner = () if numbers else item
         if nbytes > WHOLE_BYTES or leaves + len(todo) + len(inner) > LEAVES:
-            return Size.LARGE
+            return True
         todo.extend(inner)
-    return Size.LIGHT
+    return False
 
 
-def nbytes_of(value: Any) -> int | None:
-    """Bytes of an array or a tensor; None for anything else."""
-    if type(value) is np.ndarray and not value.dtype.hasobject:
-        return int(value.nbytes)
-    return tensor_size(value)
-
-
-def _is_plain_leaf(value: Any) -> bool:
-    return (
-        type(value) in BY_TYPE
-        or isinstance(value, np.generic | np.dtype | enum.Enum)
-        or classes.reference(value) is not None
-    )
-
-
-def is_table(value: Any) -> bool:
+def is_frame(value: Any) -> bool:
     """Whether it is a pandas DataFrame or Series."""
     cls = type(value)
     return classes.top_module(cls) == "pandas" and hasattr(value, "iloc")

@@ -3,6 +3,7 @@
 It holds everything in a checkpoint that is neither a tensor nor a position in the data.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any, Literal, TypedDict
@@ -13,8 +14,8 @@ from msgspec import Meta, Struct
 from resilient.backends.base import Backend
 from resilient.errors import warn_not_exact
 from resilient.serialization import JSON, Encoded
-from resilient.serialization.changes import CHECKED, CallbackState, require_fit
-from resilient.serialization.decoding import decode, outline
+from resilient.serialization.decoding import outline
+from resilient.serialization.entries import CallbackState, Entries
 from resilient.serialization.schema import (
     Count,
     SavedLosses,
@@ -30,7 +31,8 @@ from resilient.state import rng
 from resilient.state.rng import RandomState
 
 _KIND = "kind"
-_HISTORY = "keras.callbacks.History", "history"
+_HISTORY = "keras.callbacks.History"
+_OF_A_NAME = re.compile(r"\.history\[[^\[\]]*\]\++$")  # homes of what is logged
 
 _Name = Annotated[str, Meta(max_length=16_384)]
 
@@ -73,7 +75,8 @@ class FitRun(RunJson):
         learning_rate: The script's learning rate.
         losses: What the loss watch has seen.
         setup: The training setup, where it differs from the script's.
-        attributes: Attributes that steps run as Python changed; None if traced.
+        attributes: What else training changed in Python objects, by home.
+        gradients: Gradients that a step of the user's leaves on PyTorch.
         traces: What was compiled, by batch size.
         architecture: The model's config; None if it has none.
     """
@@ -88,7 +91,8 @@ class FitRun(RunJson):
     learning_rate: Encoded
     losses: JSON
     setup: JSON
-    attributes: Encoded
+    attributes: JSON
+    gradients: JSON
     traces: JSON
     architecture: str | None
 
@@ -204,6 +208,7 @@ class _Inside:
     fingerprint: _Fingerprint | None = None
     models: dict[str, _Fingerprint] = field(default_factory=dict)
     callbacks: list[CallbackState] = field(default_factory=list)
+    attributes: Entries = field(default_factory=dict)
     random: RandomState | None = None
     epoch_random: RandomState | None = None
     losses: SavedLosses | None = None
@@ -217,7 +222,6 @@ class _Decoded:
     """The contents of encoded fields."""
 
     learning_rate: float | None = None
-    attributes: dict[str, Any] | None = None
     epoch_logs: dict[str, float] | None = None
 
 
@@ -265,14 +269,29 @@ def require_restorable(
     if isinstance(run, FitRun):
         names = (field.name for field in fields(_Decoded))
         from_json(_Decoded, {n: outline(getattr(run, n), arrays) for n in names})
+        _require_items(run.attributes, arrays)
         for callback in run.callbacks:
-            for path, change in callback.get("changes", {}).items():
-                if change["kind"] in CHECKED:
-                    require_fit(path, change, decode(change["data"], arrays))
-                    continue
-                plain = outline(change["data"], arrays)
-                if (callback["class"], change["key"]) == _HISTORY:
-                    from_json(dict[Any, list[Any]], plain)
+            objects = callback.get("objects", {})
+            _require_items(objects, arrays)
+            if callback["class"] == _HISTORY:
+                _require_lists(objects, arrays)
+
+
+def _require_items(objects: Entries, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise SchemaError unless items are lists or dictionaries."""
+    for entry in objects.values():
+        items = outline(entry.get("items", []), arrays)
+        if not isinstance(items, list | dict):
+            raise SchemaError("items that are no list")
+
+
+def _require_lists(objects: Entries, arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise SchemaError unless Keras's history has a list for each name."""
+    for home, entry in objects.items():
+        if home.rstrip("+").endswith(".history") and "items" in entry:
+            from_json(dict[Any, list[Any] | None], outline(entry["items"], arrays))
+        elif _OF_A_NAME.search(home) and entry.get("made", ("list",))[0] != "list":
+            raise SchemaError(f"{home} is no list")
 
 
 def _require_history(history: Any) -> None:

@@ -46,31 +46,41 @@ def is_plain(cls: type) -> bool:
     """Whether instances of ``cls`` are nothing but their attributes."""
     if issubclass(cls, type) or vars(object)["__new__"] is not cls.__new__:
         return False
-    bases = _bases(cls)
-    if not bases or any(map(is_foreign, bases)):
+    found = bases(cls)
+    if not found or any(map(is_foreign, found)):
         return False
-    return dataclasses.is_dataclass(cls) or not any(map(_is_installed, bases))
+    return dataclasses.is_dataclass(cls) or not any(map(is_installed, found))
 
 
-def is_foreign(cls: type) -> bool:
-    """Whether the class is the standard library's, Keras's or a backend's."""
+def is_foreign(cls: Any) -> bool:
+    """Whether a class or function is the standard library's, Keras's or a backend's."""
     module = top_module(cls)
     return module in sys.stdlib_module_names or module in _FOREIGN
 
 
 def is_of_library(cls: type) -> bool:
     """Whether it is, or derives from, a class of another installed library."""
-    bases = _bases(cls)
-    return any(map(_is_installed, bases)) and not any(map(is_foreign, bases))
+    found = bases(cls)
+    return any(map(is_installed, found)) and not any(map(is_foreign, found))
 
 
-def _bases(cls: type) -> list[type]:
-    return [base for base in cls.__mro__ if base.__name__ not in _TRANSPARENT]
+def bases(cls: type) -> list[type]:
+    """The class and its bases, without those that add nothing."""
+    return [
+        base
+        for base in cls.__mro__
+        if base.__name__ not in _TRANSPARENT and base.__module__ != "collections.abc"
+    ]
 
 
-def _is_installed(cls: type) -> bool:
-    """Whether the class belongs to a library rather than to user code."""
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+def is_installed(cls: Any) -> bool:
+    """Whether a class or function belongs to a library rather than to user code."""
+    return _is_library(str(getattr(cls, "__module__", "")))
+
+
+@functools.lru_cache(4096)
+def _is_library(module: str) -> bool:
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
 
@@ -82,6 +92,11 @@ def attributes(value: object) -> dict[str, Any]:
         with contextlib.suppress(AttributeError):  # a slot without a value
             found.setdefault(name, member.__get__(value))
     return found
+
+
+def has_slots(cls: type) -> bool:
+    """Whether instances have attributes outside their ``__dict__``."""
+    return bool(_slots(cls))
 
 
 @functools.cache
@@ -172,6 +187,12 @@ class Known:
     def __init__(self) -> None:
         self._objects: dict[str, Any] = {}
         self._closed = False
+
+    def add(self, value: Any) -> None:
+        """Admit a class or function, if it has a name that leads to it."""
+        name = reference(value)
+        if name is not None:
+            self._objects[name] = value
 
     def close(self) -> "Known":
         """From now on, refuse anything not met so far."""

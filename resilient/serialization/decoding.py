@@ -34,6 +34,7 @@ class _Source(NamedTuple):
     arrays: Mapping[str, np.ndarray]
     known: Known | None
     depth: int = 0
+    refers: bool = False
 
     def decode(self, data: Encoded) -> Any:
         if self.depth > _DEPTH:
@@ -70,6 +71,22 @@ def decode(
     """
     with taking("a value"):
         return _Source(arrays, known).decode(data)
+
+
+class Reference(NamedTuple):
+    """Stands for another object that was saved, by its home."""
+
+    home: str
+
+
+def decode_parts(data: Encoded, arrays: Mapping[str, np.ndarray], known: Known) -> Any:
+    """Decode what ``encode_part`` returned; other objects are ``Reference``.
+
+    Raises:
+        MalformedError: As ``decode``.
+    """
+    with taking("a value"):
+        return _Source(arrays, known, refers=True).decode(data)
 
 
 def outline(data: Encoded, arrays: Mapping[str, np.ndarray]) -> Any:
@@ -262,7 +279,18 @@ def _tensor(data: Encoded, source: _Source) -> Any:
     )
 
 
+def _reference(data: Encoded, source: _Source) -> Any:
+    if not isinstance(data, str):
+        raise ValueError("a reference is not a text")
+    if source.known is None:
+        return None
+    if not source.refers:
+        raise ValueError("a reference where none may be")
+    return Reference(data)
+
+
 _BUILDERS: dict[str, Callable[[Encoded, _Source], Any]] = {
+    "ref": _reference,
     "int": _int,
     "float": _float,
     "str": _str,

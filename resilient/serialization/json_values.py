@@ -26,6 +26,9 @@ import numpy as np
 from resilient.serialization import Encoded, classes, json_arrays, json_types
 from resilient.serialization.classes import NOTHING, Known
 
+# Given a value and its path: how to refer to it, if it is not encoded as it is.
+Refer = Callable[[Any, str], str | None]
+
 _PACK_LENGTH = 64  # longer lists of only floats or only ints are kept as one array
 _EXACT_INT = 2**53  # beyond this some JSON tools round
 _DEPTH = 100
@@ -64,6 +67,7 @@ class _Place(NamedTuple):
     around: frozenset[int]
     known: Known
     reads: bool = True  # what is in arrays
+    refer: Refer | None = None
 
     def inside(self, value: object) -> "_Place":
         """The same place, around which there is one more value."""
@@ -71,13 +75,43 @@ class _Place(NamedTuple):
             raise NotEncodable(self.path, value, "it contains itself")
         if len(self.around) >= _DEPTH:
             raise NotEncodable(self.path, value, f"it is nested over {_DEPTH} deep")
-        around = self.around | {id(value)}
-        return _Place(self.arrays, self.path, self.name, around, self.known, self.reads)
+        return self._replace(around=self.around | {id(value)})
 
     def at(self, path: str, name: str) -> "_Place":
         """A place in the innermost value."""
         path, name = self.path + path, self.name + _suffix(name)
-        return _Place(self.arrays, path, name, self.around, self.known, self.reads)
+        return _Place(
+            *(self.arrays, path, name, self.around, self.known, self.reads, self.refer)
+        )
+
+
+def encode_part(
+    value: Any,
+    arrays: dict[str, np.ndarray],
+    refer: Refer,
+    *,
+    name: str,
+    path: str,
+    known: Known,
+    whole: bool = False,
+) -> Encoded:
+    """Encode what an object holds, with references to other objects.
+
+    Args:
+        value: Anything.
+        arrays: As for ``encode``.
+        refer: Given a value and its path, returns how to refer to it, or None if it is
+            to be encoded as it is; may raise NotEncodable.
+        name: As for ``encode``.
+        path: For messages.
+        known: What it may refer to beside that.
+        whole: Whether the value itself is encoded in any case.
+
+    Raises:
+        NotEncodable: As ``encode``.
+    """
+    around = frozenset[int]() if whole else frozenset({0})  # it is inside something
+    return _encode(value, _Place(arrays, path, name, around, known, True, refer))
 
 
 def encode(
@@ -123,6 +157,10 @@ def _encode(value: Any, place: _Place) -> Encoded:
         raise NotEncodable(place.path, value, why)
     if kind in _SCALARS:
         return _SCALARS[kind](value)
+    if place.refer is not None and place.around:
+        found = place.refer(value, place.path)
+        if found is not None:
+            return _tagged("ref", found)
     if kind is list:
         return _encode_list(value, place)
     if kind is dict:

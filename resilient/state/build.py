@@ -42,7 +42,7 @@ def ensure_built(
     """
     if not _lacks_some(model, saved):
         return
-    ways: list[Callable[[], None]] = [lambda: _try_a_step(model, iterator, backend)]
+    ways: list[Callable[[], None]] = [lambda: try_a_step(model, iterator, backend)]
     if keras_internals.BACKEND == "tensorflow":
         ways.insert(0, lambda: _build_symbolically(model, iterator))
         if type(model).train_step is not keras.Model.train_step:
@@ -85,6 +85,20 @@ def build_early(
         )
 
 
+def build_optimizer(model: keras.Model) -> None:
+    """Create before the first step the variables of a built model's optimizer.
+
+    A custom ``train_step`` may train only some of the weights, and is left alone.
+    """
+    of_keras = type(model).train_step is keras.Model.train_step
+    optimizer = model.optimizer
+    if keras_internals.BACKEND != "tensorflow" or not of_keras:
+        return
+    if is_built(model) and optimizer is not None and not optimizer.built:
+        with model.distribute_strategy.scope():
+            optimizer.build(model.trainable_variables)
+
+
 def is_built(model: keras.Model) -> bool:
     """Whether the model has all its weights; the optimizer may lack variables."""
     return all(layer.built for layer in model._flatten_layers())
@@ -124,7 +138,8 @@ def without_a_trace(model: keras.Model, backend: Backend) -> Iterator[None]:
         assign(backend, [leaf.to_json() for leaf in live], live, before)
 
 
-def _try_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
+def try_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
+    """Train one step and undo it, if steps make anything and this one succeeds."""
     if keras_internals.BACKEND == "jax":
         return  # stateless: steps create no variables
     # A step that fails here also fails in training, which reports the error.

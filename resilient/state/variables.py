@@ -119,6 +119,12 @@ def live_tensors(model: keras.Model, state: list[Leaf]) -> dict[str, Any]:
     return found
 
 
+def ids(state: Sequence[Leaf]) -> set[int]:
+    """The ids of variables, and of the tensors inside them."""
+    found = {id(leaf.target) for leaf in state}
+    return found | {id(getattr(x.target, "_value", x.target)) for x in state}
+
+
 def tensors(state: Sequence[Leaf]) -> dict[str, Any]:
     """The holder of each tensor of ``state`` in this process, by name."""
     return {

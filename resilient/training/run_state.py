@@ -13,7 +13,7 @@ from typing import Any
 
 from resilient.backends.base import Backend, HeldTensors, Part
 from resilient.errors import WarnOnce
-from resilient.objects.training_setup.changes import changes
+from resilient.objects.training_setup import changes
 from resilient.progress import Progress
 from resilient.saving.run_json import RunJson
 from resilient.saving.snapshot import Snapshot

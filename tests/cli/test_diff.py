@@ -132,10 +132,9 @@ def test_bits_that_no_number_tells(pair, capsys):
 
 def test_what_is_no_tensor(pair, capsys):
     def change(saved):
-        history = saved["callbacks"][-1]["changes"]
-        (metrics,) = (x["data"]["v"] for x in history.values() if x["key"] == "history")
-        assert metrics[1][0] == "loss"
-        metrics[1][1][0] = 2.5
+        history = saved["callbacks"][-1]["objects"]
+        (loss,) = (x for home, x in history.items() if home.endswith("['loss']+"))
+        loss["items"][0] = 2.5
         saved["random"]["python"][2] = 0.5
         saved["stop_training"] = True
         saved["callbacks"][2]["state_dict"]["v"][0][1][5][1] = 3
@@ -172,9 +171,9 @@ def test_names_that_are_no_text_and_long_numbers(pair, capsys):
     for directory, number in zip(pair, (1, 2), strict=True):
 
         def change(saved, number=number):
-            history = saved["callbacks"][-1]["changes"]
-            (logged,) = (x for x in history.values() if x["key"] == "history")
-            logged["data"]["v"].append([7, [float(number)]])
+            history = saved["callbacks"][-1]["objects"]
+            (logged,) = (x for home, x in history.items() if home.endswith(".history"))
+            logged["items"]["v"].append([7, [float(number)]])
             long = {"!": "int", "v": hex(number << 20_000)}
             saved["stateful"]["budget"] = {"!": "dict", "v": [["n", long]]}
 

@@ -38,6 +38,12 @@ class Interrupt(keras.callbacks.Callback):
         super().__init__()
         self.last = step
 
+    def state_dict(self):
+        return {}  # nor what it has seen
+
+    def load_state_dict(self, state):
+        pass
+
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
 

@@ -3,6 +3,7 @@
 A program is a generator: what it does after a ``yield`` comes after that fit.
 """
 
+import queue
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -351,6 +352,124 @@ def own_callbacks() -> Program:
     found.stateful["budget"] = budget
     found.others.append(budget)
     yield found
+
+
+def shrinking() -> Any:
+    """A schedule whose rate is in its closure."""
+    rate = 0.05
+
+    def schedule(epoch: int, now: float) -> float:
+        nonlocal rate
+        rate *= 0.8
+        return rate
+
+    return schedule
+
+
+def counted(batch: int, logs: Any, seen: list[int] = []) -> None:  # noqa: B006
+    """A function whose state is a default argument."""
+    seen.append(batch)
+    random.seed(len(seen))
+
+
+class Towards(keras.callbacks.Callback):
+    """Moves weights towards those of the beginning, and averages of the last three."""
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.first = self.model.get_weights()
+        self._last: queue.Queue[Any] = queue.Queue(3)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        weights = self.model.get_weights()
+        if self._last.full():
+            self._last.get()
+        self._last.put(weights[0])
+        average = sum(self._last.queue) / len(self._last.queue)
+        self.model.set_weights(
+            [
+                0.9 * w + 0.1 * f
+                for w, f in zip([average, *weights[1:]], self.first, strict=True)
+            ]
+        )
+
+
+def state_in_functions_and_queues() -> Program:
+    """And what a callback keeps in ``on_train_begin``, in a script without a seed."""
+    found = case()
+    found.callbacks += [
+        keras.callbacks.LearningRateScheduler(shrinking()),
+        keras.callbacks.LambdaCallback(on_train_batch_end=counted),
+        Towards(),
+    ]
+    yield found
+
+
+class Moody(keras.Model):
+    """A model whose steps run as Python, and remember in plain attributes."""
+
+    def __init__(self, inner: keras.Model) -> None:
+        super().__init__()
+        self.inner, self._steps, self.recent = inner, 0, [0.0]
+        self.sums = np.zeros(3)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.inner(x, training=training)
+
+    def train_step(self, data: Any) -> Any:
+        self._steps += 1
+        logs = super().train_step(data)
+        self.recent = [*self.recent[-2:], float(logs["loss"])]
+        self.sums[self._steps % 3] += self.recent[-1]
+        rate = 0.01 / (1 + self._steps + sum(self.recent) + self.sums.sum())
+        self.optimizer.learning_rate = rate
+        return logs
+
+
+class Weighted(keras.regularizers.Regularizer):
+    """A regularizer with a variable, which its calls change."""
+
+    def __init__(self) -> None:
+        self.factor = keras.Variable(0.1, trainable=False)
+
+    def __call__(self, weights: Any) -> Any:
+        self.factor.assign(0.99 * self.factor)
+        return self.factor * ops.sum(weights**2)
+
+
+def state_of_steps() -> Program:
+    inner = noisy()
+    inner.layers[0].kernel_regularizer = Weighted()
+    model = Moody(inner)
+    model.build((None, FEATURES))
+    yield case(compiled(model, run_eagerly=True))
+
+
+class Two(keras.optimizers.Optimizer):
+    """An optimizer that has one for each layer."""
+
+    def __init__(self, pairs: list[Any]) -> None:
+        super().__init__(learning_rate=0.0)
+        self.pairs = pairs
+
+    def build(self, variables: list[Any]) -> None:
+        super().build(variables)
+        for optimizer, layer in self.pairs:
+            optimizer.build(layer.trainable_variables)
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        if not self.built:
+            self.build(trainable_variables)
+        by_id = {id(v): g for v, g in zip(trainable_variables, grads, strict=True)}
+        for optimizer, layer in self.pairs:
+            mine = layer.trainable_variables
+            optimizer.apply([by_id[id(v)] for v in mine], mine)
+
+
+def optimizers_in_an_optimizer() -> Program:
+    model = noisy()
+    inner = keras.optimizers.Adam(0.01), keras.optimizers.SGD(0.01, momentum=0.9)
+    pairs = list(zip(inner, (model.layers[0], model.layers[2]), strict=True))
+    yield case(compiled(model, Two(pairs)))
 
 
 class Stop(keras.callbacks.Callback):

@@ -107,6 +107,9 @@ ROWS = [
     Row("callbacks", ("batch 1:3", "epoch ends 2", "batch 3:4"), again=True),
     Row("swapped_averages", ("batch 1:2", "epoch ends 1", "train ends")),
     Row("own_callbacks", EDGES),
+    Row("state_in_functions_and_queues", EDGES, plain=()),
+    Row("state_of_steps", EDGES, on=(TF, TORCH)),
+    Row("optimizers_in_an_optimizer", AGAIN, on=(TF, TORCH)),
     Row("stops_amid_an_epoch", ("batch 1:1", "train ends"), again=True),
     # Requests to stop.
     Row("arrays_asked_to_stop", ("batch 0:3 SIGTERM", "batch 1:1 SIGINT", "save 1")),

@@ -14,7 +14,6 @@ from resilient.errors import (
     NotExactWarning,
 )
 from resilient.objects.callbacks.capture import CallbackStates
-from resilient.serialization import classes
 from resilient.serialization.json_values import encode
 
 pytestmark = [
@@ -53,33 +52,31 @@ def states_of(callback):
     return CallbackStates([callback])
 
 
-def with_change(states, path, key, data, **entry):
+def with_entry(states, home, entry):
     """A state as the callback's own, and this in it."""
     found = json.loads(json.dumps(states.capture({})))
-    of = "callbacks.0"
-    change = {"of": of, "key": key, "kind": "value", "data": data, "same": False}
-    found[0]["changes"][path] = change | entry
+    found[0]["objects"][home] = entry
     return found
 
 
 @pytest.mark.parametrize(
-    ("path", "key", "entry"),
+    ("home", "name"),
     [
-        ("callbacks.0.on_epoch_end", "on_epoch_end", {}),
-        ("callbacks.0.set_model", "set_model", {}),
-        ("callbacks.0.half", "half", {}),
-        ("callbacks.0.__class__", "__class__", {}),
-        ("callbacks.0.__dict__", "__dict__", {}),
-        ("callbacks.0:Mine.on_epoch_end", "on_epoch_end", {"of": "callbacks.0:Mine"}),
-        ("callbacks.0:Mine.__init__", "__init__", {"of": "callbacks.0:Mine"}),
+        ("callbacks.0", "on_epoch_end"),
+        ("callbacks.0", "set_model"),
+        ("callbacks.0", "half"),
+        ("callbacks.0", "__class__"),
+        ("callbacks.0", "__dict__"),
+        ("callbacks.0:Mine", "on_epoch_end"),
+        ("callbacks.0:Mine", "__init__"),
     ],
 )
-def test_methods_and_classes_stay_what_they_are(path, key, entry):
+def test_methods_and_classes_stay_what_they_are(home, name):
     callback = Mine()
     states = states_of(callback)
-    builtin = encode(int, {}, "v")
+    entry = {"attributes": {name: encode(int, {}, "v")}}
     with pytest.warns(NotExactWarning, match="could not be restored"):
-        states.restore(with_change(states, path, key, builtin, **entry), {})
+        states.restore(with_entry(states, home, entry), {})
     assert type(callback) is Mine
     assert set(vars(callback)) >= {"count", "better"}
     assert "on_epoch_end" not in vars(callback)
@@ -93,11 +90,9 @@ def test_a_function_is_not_exchanged_for_one_that_was_not_there():
     callback = Mine()
     states = states_of(callback)
     for name in ("os:system", "test_hostile_callbacks:states_of", "builtins:exec"):
-        change = {"!": "import", "v": name}
+        entry = {"attributes": {"better": {"!": "import", "v": name}}}
         with pytest.raises(CheckpointMismatchError, match="not have in the same place"):
-            states.restore(
-                with_change(states, "callbacks.0.better", "better", change), {}
-            )
+            states.restore(with_entry(states, "callbacks.0", entry), {})
     assert callback.better is np.less
 
 
@@ -139,15 +134,15 @@ def test_where_keras_writes_is_not_for_a_checkpoint_to_say(tmp_path):
         }
         assert texts, type(callback)
         for key in texts:
-            change = with_change(states, f"callbacks.0.{key}", key, "/somewhere/else")
+            entry = {"attributes": {key: "/somewhere/else"}}
             with pytest.warns(NotExactWarning, match="could not be restored"):
-                states.restore(change, {})
+                states.restore(with_entry(states, "callbacks.0", entry), {})
         assert {key: getattr(callback, key) for key in texts} == texts
         if isinstance(callback, keras.callbacks.CSVLogger):
             callback.csv_file.close()
 
 
-def test_a_place_that_the_script_changed_is_told(tmp_path):
+def test_a_place_that_the_script_changed_is_named(tmp_path):
     callback = keras.callbacks.ModelCheckpoint(tmp_path / "a.keras")
     states = states_of(callback)
     callback.filepath = str(tmp_path / "b.keras")
@@ -192,34 +187,31 @@ def several(tmp_path):
     return callbacks, states, json.loads(json.dumps(states.capture({})))
 
 
+def ref(home):
+    return {"!": "ref", "v": home}
+
+
 @pytest.mark.parametrize(
-    ("index", "attribute", "change"),
+    ("index", "attribute", "value"),
     [
-        (0, "filepath", {"kind": "alias", "data": "callbacks.1.evil"}),
-        (0, "filepath", {"kind": "object", "data": "callbacks.1"}),
-        (0, "filepath", {"kind": "state_dict", "was": "callbacks.1.report"}),
-        (1, "report", {"kind": "alias", "data": "callbacks.1.remove"}),
-        (1, "report", {"kind": "state_dict", "was": "callbacks.1.remove"}),
-        (1, "report", {"path": "callbacks.1.remove", "data": {"!": "import"}}),
-        (1, "_model", {"data": 5}),
-        (1, "params", {"data": 5}),
-        (2, "csv_file", {"data": 5}),
-        (2, "csv_file", {"kind": "alias", "data": "callbacks.1"}),
+        (0, "filepath", ref("callbacks.1.evil+")),
+        (0, "filepath", ref("callbacks.1")),
+        (0, "filepath", ref("callbacks.1.report")),
+        (1, "report", ref("callbacks.1.remove")),
+        (1, "_model", 5),
+        (1, "params", 5),
+        (2, "csv_file", 5),
+        (2, "csv_file", ref("callbacks.1")),
     ],
 )
-def test_no_way_around_leads_to_places_functions_and_what_is_hidden(
-    tmp_path, index, attribute, change
+def test_no_reference_leads_to_places_functions_and_what_is_hidden(
+    tmp_path, index, attribute, value
 ):
     callbacks, states, found = several(tmp_path)
     before = vars(callbacks[index])[attribute]
-    of = f"callbacks.{index}"
-    path = change.pop("path", f"{of}.{attribute}")
-    if isinstance(change.get("data"), dict):
-        change["data"]["v"] = classes.reference(os.remove)
-    entry = {"of": of, "key": attribute, "kind": "value", "data": None, "same": False}
-    evil = {"of": "callbacks.1", "key": "evil", "data": "/elsewhere"}
-    found[1]["changes"]["callbacks.1.evil"] = entry | evil
-    found[index]["changes"][path] = entry | change
+    evil = {"made": ["list", None], "items": ["/elsewhere"]}
+    found[1]["objects"]["callbacks.1.evil+"] = evil
+    found[index]["objects"][f"callbacks.{index}"] = {"attributes": {attribute: value}}
     with pytest.warns(NotExactWarning, match="could not be restored"):
         states.restore(found, {})
     assert vars(callbacks[index])[attribute] is before
@@ -227,41 +219,37 @@ def test_no_way_around_leads_to_places_functions_and_what_is_hidden(
 
 
 @pytest.mark.parametrize(
-    "state",
+    "entry",
     [
-        {"deleted": ["callbacks.0.history"]},
-        {"changes": {"callbacks.0.history": 5}},
-        {"changes": {"callbacks.0.history": {"!": "dict", "v": [["loss", 1.0]]}}},
+        {"gone": ["history"]},
+        {"attributes": {"history": 5}},
+        {"attributes": {"history": {"!": "dict", "v": [["loss", 1.0]]}}},
     ],
 )
-def test_a_history_that_is_none_is_an_error_that_says_so(state):
+def test_a_history_that_is_none_is_an_error_that_says_so(entry):
     """Keras would append to it."""
     history = keras.callbacks.History()
     history.history = {"loss": [1.0]}
-    change = {"of": "callbacks.0", "key": "history", "kind": "value"}
-    changes = {
-        path: change | {"data": d} for path, d in state.get("changes", {}).items()
-    }
     states = states_of(history)
-    saved = [states.capture({})[0] | state | ({"changes": changes} if changes else {})]
     with pytest.raises(CorruptCheckpointError, match="the history"):
-        states.restore(saved, {})
+        states.restore(with_entry(states, "callbacks.0", entry), {})
 
 
 def test_a_place_cannot_be_deleted(tmp_path):
     callbacks, states, found = several(tmp_path)
-    found[0]["deleted"] = ["callbacks.0.filepath"]
-    states.restore(found, {})
+    found[0]["objects"]["callbacks.0"] = {"gone": ["filepath"]}
+    with pytest.warns(NotExactWarning, match="could not be restored"):
+        states.restore(found, {})
     assert callbacks[0].filepath == str(tmp_path / "a.weights.h5")
     callbacks[2].csv_file.close()
 
 
-def test_a_function_that_moved_to_another_attribute_is_told(tmp_path):
+def test_a_function_that_moved_to_another_attribute_is_named(tmp_path):
     callbacks, states, _ = several(tmp_path)
     callbacks[1].report = callbacks[1].remove
     states.capture({})
-    (told,) = states.uncaptured()
-    assert told.startswith("Tidy.report ")
+    (name,) = states.uncaptured()
+    assert name.startswith("Tidy.report ")
     callbacks[2].csv_file.close()
 
 

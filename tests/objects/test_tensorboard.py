@@ -37,7 +37,9 @@ def tensorboard(directory, attempts=()):
     callback.on_train_begin()
     callback._writers = {}
     del callback._push_writer
-    return callback, CallbackStates([callback], attempts=attempts)
+    states = CallbackStates([callback], attempts=attempts)
+    states.learn()
+    return callback, states
 
 
 class Writer:

@@ -55,7 +55,7 @@ def model():
 
 
 def number():
-    return np.float32(1 + next(COUNTER) / 100 if LOSES == RANK else 1)
+    return np.float32(1 + next(sys.of_a_test) / 100 if LOSES == RANK else 1)
 
 
 def counting(y, predicted):
@@ -68,7 +68,7 @@ def counting(y, predicted):
     return loss * float(number())
 
 
-COUNTER = itertools.count()
+sys.of_a_test = itertools.count()  # no walk over objects reaches it
 
 
 def main(directory, kill):

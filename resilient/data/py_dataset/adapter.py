@@ -17,8 +17,7 @@ from resilient.data.py_dataset.workers import Workers
 from resilient.data.source import DataSource, SourceContext, TrackedIterable, lazily
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import WarnOnce
-from resilient.objects import find_generators
-from resilient.objects.tracker import Tracker
+from resilient.objects.attributes import Attributes, generators, unclaimed
 from resilient.serialization import JSON
 from resilient.serialization.rng import set_states, states
 from resilient.serialization.schema import Count
@@ -110,13 +109,11 @@ class PyDatasetSource(DataSource):
         workers = queue is not None
         self.order = Order(adapter, workers=workers)
         self._workers = Workers(self._dataset, queue) if queue is not None else None
-        self._reached = found = find_generators.find({"x": self._dataset})
-        self._generators = find_generators.unclaimed(found, settings.claimed)
-        # Named objects are not searched for in the attributes.
-        others = {n: found[n] for n in found if n not in self._generators}
-        self._attributes = Tracker({"x": self._dataset, **others})
+        self._reached = found = generators({"x": self._dataset})
+        self._generators = unclaimed(found, settings.claimed)
+        self._attributes = self._from_now_on()
         self.in_epoch = False
-        self._at_end: Tracker | None = None  # before on_epoch_end changes it
+        self._at_end: Attributes | None = None  # before on_epoch_end changes it
         self._made: Generator[tuple[int, Any]] | None = None  # batches from the workers
         self._last: Any = None  # its index
         self._as_made: list[int] = []  # its contents when the last batch was made
@@ -145,7 +142,7 @@ class PyDatasetSource(DataSource):
     def end_epoch(self) -> None:
         """Before ``on_epoch_end`` of the dataset and of callbacks."""
         if self.in_epoch:
-            self._at_end = Tracker({"x": self._dataset})
+            self._at_end = self._from_now_on()
         self.in_epoch = False
 
     def stop(self) -> None:
@@ -177,7 +174,7 @@ class PyDatasetSource(DataSource):
     def last_batch(self) -> JSON:
         """Its index, if the dataset has not changed since it was made."""
         at_end = None if self.in_epoch else self._at_end
-        changed = at_end is not None and at_end.capture()
+        changed = at_end is not None and at_end.changed()
         as_made = not changed and self._held() == self._as_made
         return {"index": self._last} if as_made else {}
 
@@ -247,6 +244,9 @@ class PyDatasetSource(DataSource):
         )
         return made
 
+    def _from_now_on(self) -> Attributes:
+        return Attributes({"x": self._dataset}, self._reached.values())
+
     def _held(self) -> list[int]:
         """The identities of its attributes, cheap enough for every batch."""
         return [id(value) for value in vars(self._dataset).values()]
@@ -254,12 +254,12 @@ class PyDatasetSource(DataSource):
     def _made_again(self, index: int) -> Any:
         """The batch; None if making it draws random numbers or changes anything."""
         backend = self.settings.backend
-        attributes = Tracker({"x": self._dataset})
+        attributes = self._from_now_on()
         before, reached = rng.capture(backend), states(self._reached)
         batch = self._standardized(self._dataset[index])
         if reached != states(self._reached):
             set_states(self._reached, reached)
             return None
-        if attributes.capture() or before != rng.capture(backend):
+        if attributes.changed() or before != rng.capture(backend):
             return None
         return batch

@@ -19,8 +19,7 @@ import numpy as np
 
 from resilient import keras_internals
 from resilient.errors import DataWorkerError
-from resilient.objects import find_generators
-from resilient.objects.tracker import Tracker
+from resilient.objects.attributes import Attributes, generators
 from resilient.serialization import classes, rng
 
 _PATIENCE = 1.0  # seconds between two looks at the processes
@@ -122,10 +121,9 @@ class Watching:
         self._count += 1
         if self._count > _WATCHED:
             return self._dataset[index], []
-        reached = find_generators.find({"self": self._dataset})
-        # Named objects are not searched for in the attributes.
-        held = {"self": self._dataset, **reached}
-        attributes = None if self._forked else Tracker(held)
+        reached = generators({"self": self._dataset})
+        held = {"self": self._dataset}
+        attributes = None if self._forked else Attributes(held, reached.values())
         before = (self._now(), rng.states(reached))
         batch = self._dataset[index]
         after = (self._now(), rng.states(reached))
@@ -135,7 +133,7 @@ class Watching:
             for part in old | new
             if old.get(part) != new.get(part)
         ]
-        parts += attributes.capture().get("changes", {}) if attributes else {}
+        parts += attributes.changed() if attributes else []
         name = type(self._dataset).__qualname__.rpartition("<locals>.")[2]
         said = f"{name}.__getitem__ draws from, or changes,"
         return batch, [f"{said} {part}" for part in parts]

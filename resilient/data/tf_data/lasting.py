@@ -13,7 +13,7 @@ from tensorflow.python.ops import script_ops
 from resilient.data.source import SourceContext
 from resilient.data.tf_data.seed_counts import SeedCount
 from resilient.data.tf_data.variables import PipelineVariables
-from resilient.objects import find_generators
+from resilient.objects.attributes import generators, unclaimed
 from resilient.serialization import JSON, rng
 from resilient.serialization.schema import Count, MalformedError
 
@@ -37,9 +37,7 @@ class Lasting:
     def find_generators(self, nodes: Iterable[Any], settings: SourceContext) -> None:
         """Include the random generators of Python functions among these operations."""
         functions = {str(i): each for i, each in enumerate(_python_functions(nodes))}
-        self._generators = find_generators.unclaimed(
-            find_generators.find(functions), settings.claimed
-        )
+        self._generators = unclaimed(generators(functions), settings.claimed)
         settings.drawn_ahead.update(map(id, self._generators.values()))
 
     def get(self) -> JSON:

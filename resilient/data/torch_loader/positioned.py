@@ -13,7 +13,7 @@ from torch.utils.data import _DatasetKind
 
 from resilient.data.replay import ended
 from resilient.data.torch_loader.replayed import Replayed
-from resilient.objects.content import digest
+from resilient.objects.leaves import digest
 from resilient.serialization import JSON
 from resilient.state import rng
 
@@ -71,13 +71,13 @@ class PositionedLoader(Replayed):
             attributes: The attributes when its iterator was created.
             now: The state now.
         """
-        if indices is None or digest(attributes).mark != digest(now["attributes"]).mark:
+        if indices is None or digest(attributes) != digest(now["attributes"]):
             return None
         backend = self.settings.backend
         before = rng.capture(backend)
         with self.getting_back():
             batch = fetcher.fetch(indices)
-        unchanged = digest(self.state.lasting()).mark == digest(now).mark
+        unchanged = digest(self.state.lasting()) == digest(now)
         if unchanged and rng.capture(backend) == before:
             return batch
         self.state.restore(now)

@@ -9,9 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from resilient.data.source import SourceContext
-from resilient.objects.content import Scope
-from resilient.objects.find_generators import find, unclaimed
-from resilient.objects.tracker import Tracker
+from resilient.objects.attributes import Attributes, generators, unclaimed
 from resilient.serialization import JSON, rng
 
 
@@ -43,14 +41,13 @@ class LoaderState:
             "batch_sampler": loader.batch_sampler,
             "generator": loader.generator,
         }
-        self._lasting = found = find(parts)
+        self._lasting = found = generators(parts)
         self._own = unclaimed(found, settings.claimed)
         shared = rng.global_generators()
         self._all = shared | found
         objects = {name: part for name, part in parts.items() if part is not None}
         # Not by the state_dict of objects: that is for the middle of an iteration.
-        # Objects named here are not searched for in the attributes of others.
-        self._attributes = Tracker(objects | found, Scope(asks=False))
+        self._attributes = Attributes(objects, found.values(), asks=False)
         self.everything, self.restored = set(self._all), set(self._own)
         drawn = [n for n in found if n.startswith(("dataset", "collate_fn"))]
         self.shared: dict[str, Any] = shared | {name: found[name] for name in drawn}

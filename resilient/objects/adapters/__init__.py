@@ -22,7 +22,7 @@ from resilient.state.difference import Difference, line
 from resilient.state.variables import Leaf
 
 if TYPE_CHECKING:
-    from resilient.objects.training_setup.changes import TrainingSetup
+    from resilient.objects.training_setup import TrainingSetup
 
 __all__ = ["Objects", "named_objects"]
 
@@ -185,10 +185,6 @@ class Objects:
 
     def _require_well_formed(self, saved: SavedObject) -> None:
         schemas = {name: thing.schema for name, thing in self._objects.items()}
-        if BACKEND == "torch":
-            from resilient.objects.adapters import torch_gradients
-
-            schemas[_GRADIENTS] = torch_gradients.Gradients
         for name, schema in schemas.items():
             if name in saved.objects:
                 well_formed(schema, saved.objects[name], f"the object {name}")

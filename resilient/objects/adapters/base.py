@@ -12,7 +12,7 @@ from resilient.state import variables
 from resilient.state.variables import Leaf, Variable
 
 if TYPE_CHECKING:
-    from resilient.objects.training_setup.changes import TrainingSetup
+    from resilient.objects.training_setup import TrainingSetup
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,13 @@
 """Keras objects: models and layers, optimizers, metrics, variables, seeds."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypedDict
 
 import keras
 
+from resilient import keras_internals
 from resilient.objects.adapters.base import Kind
-from resilient.objects.attribute_watch import parts_of
-from resilient.objects.training_setup.changes import TrainingSetup
+from resilient.objects.training_setup import TrainingSetup, items_of
 from resilient.serialization import JSON, Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotEncodable, encode
@@ -42,6 +42,32 @@ def kind_of(name: str, value: Any) -> Kind | None:
     if isinstance(value, keras.random.SeedGenerator):
         return SeedKind(value)
     return KerasVariableKind(value) if isinstance(value, keras.Variable) else None
+
+
+def parts_of(model: keras.layers.Layer) -> list[tuple[str, Any]]:
+    """A model, or a layer; its layers, optimizer, losses and metrics, with names."""
+    layers = model._flatten_layers(include_self=False)
+    loss = getattr(model, "loss", None)
+    losses = items_of(loss) or {"": loss}
+    metrics = [*getattr(model, "metrics", []), *_compiled_metrics(model)]
+    return [
+        (type(model).__name__, model),
+        *((f"layer {i} ({type(x).__name__})", x) for i, x in enumerate(layers)),
+        ("optimizer", getattr(model, "optimizer", None)),
+        *((f"loss{key}", each) for key, each in losses.items()),
+        *((f"metric {i} ({type(x).__name__})", x) for i, x in enumerate(metrics)),
+    ]
+
+
+def _compiled_metrics(model: keras.layers.Layer) -> Iterator[keras.metrics.Metric]:
+    """The metrics passed to ``compile``; in ``model.metrics`` they are wrapped."""
+    arguments = keras_internals.arguments_of_compile(model)
+    waiting = [arguments.get("metrics"), arguments.get("weighted_metrics")]
+    while waiting:
+        each = waiting.pop(0)
+        if isinstance(each, keras.metrics.Metric):
+            yield each
+        waiting += items_of(each).values()
 
 
 class LayerKind(Kind):

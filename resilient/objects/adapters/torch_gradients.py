@@ -1,6 +1,6 @@
-"""Saves gradients on PyTorch, which outlast a batch if a loop accumulates them.
+"""Saves gradients on PyTorch, which outlast a batch if steps accumulate them.
 
-A loop that calls ``zero_grad`` first does not need them, but we cannot see that. Which
+A step that calls ``zero_grad`` first does not need them, but we cannot see that. Which
 tensors are trainable is saved as well, since a loop may unfreeze layers.
 """
 
@@ -14,7 +14,7 @@ from resilient.backends.torch_files import to_numpy, to_torch
 from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
-from resilient.serialization.schema import taking
+from resilient.serialization.schema import taking, well_formed
 from resilient.state.variables import Leaf
 
 
@@ -41,7 +41,12 @@ def capture(live: Sequence[Leaf], arrays: dict[str, Any]) -> JSON:
 def restore(
     saved: JSON, live: Sequence[tuple[int, Leaf]], arrays: Mapping[str, Any]
 ) -> None:
-    """Set what ``capture`` returned on the variables with these indices."""
+    """Set what ``capture`` returned on the variables with these indices.
+
+    Raises:
+        MalformedError: It is not that.
+    """
+    saved = well_formed(Gradients, saved, "the gradients")
     for index, leaf in live:
         tensor = _tensor(leaf.target)
         if not tensor.is_leaf:

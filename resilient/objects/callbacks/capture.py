@@ -9,8 +9,7 @@ are gone that had no state), and a ``state_dict()`` that does not consist of pla
 values and arrays. The state of closures and lambdas cannot be seen and is not captured.
 """
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,20 +22,23 @@ from resilient.errors import (
     warn_not_exact,
 )
 from resilient.objects import kinds
+from resilient.objects.adapters.keras_objects import parts_of
 from resilient.objects.callbacks.files import special
 from resilient.objects.callbacks.matching import describe, matched, size
-from resilient.objects.callbacks.special import Action, Arrays
-from resilient.objects.content import Scope
-from resilient.objects.tracker import Tracker
+from resilient.objects.callbacks.special import Action, Arrays, Special
+from resilient.objects.changes import changes, settle
+from resilient.objects.restore import plan
+from resilient.objects.training_setup import is_eager
+from resilient.objects.tree import Scope, Tree, is_below
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
+from resilient.serialization.entries import Entries
 from resilient.serialization.schema import well_formed
 from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state import variables
 
 _BAR = "keras.callbacks.ProgbarLogger"
 _BARS = "callbacks.bar"  # prefix of their names
-_PREFIX = re.compile(r"callbacks\.[^.:[]+")  # a callback's name, before its paths
 
 
 class CallbackStates:
@@ -56,40 +58,66 @@ class CallbackStates:
     def __init__(
         self,
         callbacks: Sequence[Any],
+        model: Any = None,
         *,
         attempts: Sequence[Mapping[str, Any]] = (),
         since: "CallbackStates | None" = None,
+        apart: Sequence[Any] = (),
     ) -> None:
         self._callbacks = _named(callbacks)
+        self._model, self._attempts = model, attempts
         self._own: set[int] | None = None
-        found = {n: special(c, attempts) for n, c in self._callbacks.items()}
-        self._special = {n: extra for n, extra in found.items() if extra is not None}
-        self._known = {
-            name: known_in(callback.state_dict)
-            for name, callback in self._callbacks.items()
-            if kinds.has_state_dict(callback)
-        }
-        hidden = {name: extra.skipped for name, extra in self._special.items()}
-        self._tracker: Tracker = Tracker(
-            self._callbacks,
-            Scope(whole=True, own=self._own_variables, hidden=hidden),
-            since._tracker if since is not None else None,
+        self._classes = {n: special(c) for n, c in self._callbacks.items()}
+        self._made: dict[str, Special] | None = None
+        asked = {n: c for n, c in self._callbacks.items() if kinds.has_state_dict(c)}
+        self._known = {n: known_in(c.state_dict) for n, c in asked.items()}
+        hidden = {n: cls.skipped for n, cls in self._classes.items() if cls is not None}
+        self._tree: Tree = Tree(
+            {n: c for n, c in self._callbacks.items() if n not in asked},
+            {} if model is None else dict(parts_of(model)),
+            Scope(
+                own=self._own_variables,
+                hidden=hidden,
+                traced=model is not None and not is_eager(model),
+            ),
+            since=since._tree if since is not None else None,
+            apart=[*asked.values(), *apart],
         )
 
+    def learn(self) -> None:
+        """Every callback has seen ``on_train_begin``, or ``on_epoch_begin``."""
+        self._own = None
+        self._tree.learn()
+        self._special  # noqa: B018  # they begin now
+
+    @property
+    def _special(self) -> "dict[str, Special]":
+        if self._made is None:
+            self._made = {
+                name: cls(self._callbacks[name], self._attempts)
+                for name, cls in self._classes.items()
+                if cls is not None
+            }
+        return self._made
+
     def capture(self, arrays: dict[str, np.ndarray]) -> list[Encoded]:
-        """The current state of every callback.
+        """The current state of every callback; see ``capture_all``."""
+        return self.capture_all(arrays)[0]
+
+    def capture_all(
+        self, arrays: dict[str, np.ndarray]
+    ) -> tuple[list[Encoded], Entries]:
+        """The current state of every callback, and of what the model refers to.
 
         Args:
             arrays: Receives the larger arrays, not copied, under names that begin
-                with ``callbacks.``.
+                with the names of callbacks and layers.
 
         Raises:
             NotSupportedError: A ``state_dict()`` cannot be kept as JSON and arrays.
         """
         self._own = None
-        changed = self._tracker.capture()
-        arrays.update(changed.get("arrays", {}))
-        by_callback = _by_callback(self._callbacks, changed)
+        changed = changes(self._tree, arrays)
         captured = []
         for name, callback in self._callbacks.items():
             entry: dict[str, Encoded] = {"class": _class_name(callback)}
@@ -99,12 +127,35 @@ class CallbackStates:
                     state, arrays, name, whose, self._known[name]
                 )
             else:
-                entry |= by_callback[name]
+                mine = [home for home in changed if is_below(home, name)]
+                entry["objects"] = {home: changed.pop(home) for home in mine}
             if name in self._special:
                 special = self._special[name].capture(arrays, f"{name}.special")
                 entry["special"] = special
             captured.append(entry)
-        return captured
+        return captured, changed
+
+    def begin_steps(self) -> None:
+        """Every callback has seen the first ``on_epoch_begin``."""
+        self.learn()
+        self._tree.begin_steps()
+
+    def settle(self) -> None:
+        """The first step was done: learn what it made, and what tracing it changed."""
+        self.learn()
+        settle(self._tree)
+
+    def lacks(self, saved: Entries) -> bool:
+        """Whether the model is to refer to objects that only a step makes."""
+        return self._tree.lacks(saved)
+
+    def undo(self) -> None:
+        """Undo what training did to what the model refers to."""
+        plan(self._tree, {}, {}, only_step=True)()
+
+    def in_steps(self) -> list[str]:
+        """What changed although traced steps have baked it in."""
+        return list(self._tree.baked)
 
     def begin_anew(self) -> None:
         """Undo what earlier attempts left in files, when there is no checkpoint."""
@@ -113,7 +164,7 @@ class CallbackStates:
 
     def uncaptured(self) -> list[str]:
         """Attributes that no capture holds, as ``"MyCallback.attribute (type)"``."""
-        return self._tracker.uncaptured()
+        return list(self._tree.lost)
 
     def differences(self, saved: Sequence[Encoded]) -> list[str]:
         """How the checkpoint's callbacks differ from these; empty if they do not.
@@ -138,8 +189,21 @@ class CallbackStates:
         gone = {entry["class"] for entry in saved} - ours
         return gone if size(self.matched(saved)) == size(saved) else set()
 
-    def restore(self, saved: Sequence[Encoded], arrays: Arrays) -> None:
+    def restore(
+        self,
+        saved: Sequence[Encoded],
+        arrays: Arrays,
+        of_model: Entries | None = None,
+        *,
+        last: bool = True,
+    ) -> None:
         """Restore every callback's state. May be repeated.
+
+        Args:
+            saved: The state of each callback.
+            arrays: The larger arrays.
+            of_model: That of what the model refers to.
+            last: Whether everything is there that a callback makes.
 
         Raises:
             CheckpointMismatchError: The callbacks differ, or what a callback refers to
@@ -155,17 +219,17 @@ class CallbackStates:
             )
         pairs = self._pairs(saved)
         actions: list[Action] = []
-        put_back = self._plan_attributes(pairs, arrays)
+        restore = self._plan_objects(pairs, of_model or {}, arrays)
         for name, entry in pairs:
             actions += self._plan_others(name, entry, arrays)
-        lost = put_back()
+        lost = restore()
         for action in actions:
             action()
         for callback in self._callbacks.values():
             if type(callback) is keras.callbacks.History:
                 history = getattr(callback, "history", None)
                 well_formed(dict[Any, list[Any]], history, "the history")
-        if lost:
+        if lost and last:
             warn_not_exact("parts of callbacks could not be restored", lost)
 
     def matched(self, saved: Sequence[Encoded]) -> list[Encoded]:
@@ -179,15 +243,13 @@ class CallbackStates:
                 found[place] = {"class": entry["class"]}
         return found + bars
 
-    def _plan_attributes(
-        self, pairs: Sequence[tuple[str, Encoded]], arrays: Arrays
+    def _plan_objects(
+        self, pairs: Sequence[tuple[str, Encoded]], rest: Entries, arrays: Arrays
     ) -> Callable[[], list[str]]:
-        state: dict[str, Any] = {"changes": {}, "orders": {}, "deleted": []}
+        entries = dict(rest)
         for _, entry in pairs:
-            state["changes"] |= entry.get("changes", {})
-            state["orders"] |= entry.get("orders", {})
-            state["deleted"] += entry.get("deleted", ())
-        return self._tracker.plan(state, arrays)
+            entries |= entry.get("objects", {})
+        return plan(self._tree, entries, arrays)
 
     def _plan_others(self, name: str, entry: Encoded, arrays: Arrays) -> list[Action]:
         actions: list[Action] = []
@@ -211,9 +273,10 @@ class CallbackStates:
         """Ids of everything that is saved with the model in training."""
         if self._own is None:
             models = (getattr(c, "_model", None) for c in self._callbacks.values())
-            model = next(filter(keras_internals.is_trainer, models), None)
-            leaves = [] if model is None else variables.leaves(model)
-            self._own = {id(leaf.target) for leaf in leaves}
+            found = self._model or next(
+                filter(keras_internals.is_trainer, models), None
+            )
+            self._own = variables.ids(variables.leaves(found) if found else [])
         return self._own
 
 
@@ -225,23 +288,6 @@ def _named(callbacks: Sequence[Any]) -> dict[str, Any]:
         **{f"callbacks.{index}": each for index, each in enumerate(others)},
         **{f"{_BARS}{index}": each for index, each in enumerate(bars)},
     }
-
-
-def _by_callback(
-    names: Iterable[str], changed: Mapping[str, Any]
-) -> dict[str, dict[str, Encoded]]:
-    """What has changed on each callback."""
-    found: dict[str, dict[str, Any]] = {
-        name: {"changes": {}, "orders": {}, "deleted": []} for name in names
-    }
-    for key in ("changes", "orders"):
-        for path, change in changed.get(key, {}).items():
-            if of := _PREFIX.match(path):
-                found[of[0]][key][path] = change
-    for path in changed.get("deleted", ()):
-        if of := _PREFIX.match(path):
-            found[of[0]]["deleted"].append(path)
-    return found
 
 
 def _unfit(callback: Any, entry: Encoded) -> list[str]:

@@ -21,7 +21,7 @@ import numpy as np
 from resilient.errors import warn_not_exact
 from resilient.objects.callbacks.model_files import ModelFile
 from resilient.objects.callbacks.orbax import OrbaxSteps
-from resilient.objects.callbacks.special import Action, Arrays, Special
+from resilient.objects.callbacks.special import Action, Arrays
 from resilient.objects.callbacks.tensorboard import EventFiles
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
@@ -31,20 +31,18 @@ from resilient.serialization.schema import MalformedError, well_formed
 CSV_LIMIT = 64 * 2**20  # bytes
 
 
-def special(callback: Any, attempts: Sequence[Mapping[str, Any]]) -> Special | None:
-    """The special treatment that a callback needs, if any."""
+def special(callback: Any) -> Any:
+    """The class for the special treatment that a callback needs, if any."""
     if isinstance(callback, keras.callbacks.CSVLogger):
-        return CsvFile(callback, attempts)
+        return CsvFile
     if isinstance(callback, keras.callbacks.ProgbarLogger):
-        return ProgressBar(callback)
+        return ProgressBar
     if isinstance(callback, keras.callbacks.TensorBoard):
-        return EventFiles(callback, attempts)
+        return EventFiles
     if isinstance(callback, keras.callbacks.ModelCheckpoint):
-        return ModelFile(callback)
+        return ModelFile
     orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # since Keras 3.14
-    if orbax is not None and isinstance(callback, orbax):
-        return OrbaxSteps(callback, attempts)
-    return None
+    return OrbaxSteps if orbax is not None and isinstance(callback, orbax) else None
 
 
 @dataclass(frozen=True)
@@ -156,7 +154,7 @@ class ProgressBar:
     _SEEN = ("_seen_so_far", "_values", "_values_order")
     _CLOCKS = ("_start", "_time_at_epoch_start", "_time_after_first_step")
 
-    def __init__(self, callback: Any) -> None:
+    def __init__(self, callback: Any, attempts: Sequence[Mapping[str, Any]]) -> None:
         self._callback = callback
 
     def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:

@@ -4,15 +4,16 @@ Callbacks are matched by class and order. New callbacks get nothing, and keep wh
 ``on_train_begin`` left them; state of missing callbacks is dropped.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher
+from typing import Any
 
-from resilient.objects.traversal import is_below
+from resilient.objects.tree import is_below
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import encode
 from resilient.state.difference import edits
 
-_LEADS = ("alias", "object")
 _NO_STATE = encode({}, {}, "state")
 
 
@@ -51,34 +52,40 @@ def _renamed(entry: Encoded, names: Mapping[str, str]) -> Encoded:
                 return now + old.removeprefix(before)
         return None
 
-    changes = {}
-    for place, change in entry.get("changes", {}).items():
-        leads = {"of", "was"} & change.keys()
-        leads |= {"data"} if change["kind"] in _LEADS else set()
-        found = {key: path(change[key]) for key in leads}
-        here = path(place)
+    def renamed(data: Any) -> Any:
+        """The same with references changed, or LookupError without one."""
+        if isinstance(data, dict):
+            if data.get("!") == "ref":
+                found = path(data.get("v"))
+                if found is None:
+                    raise LookupError
+                return {**data, "v": found}
+            return {key: renamed(item) for key, item in data.items()}
+        return [renamed(item) for item in data] if isinstance(data, list) else data
+
+    objects = {}
+    for home, saved in entry.get("objects", {}).items():
+        here = path(home)
         # Drop whatever refers to a missing callback.
-        if here is not None and None not in found.values():
-            changes[here] = {**change, **found}
-    orders = ((path(k), order) for k, order in entry.get("orders", {}).items())
-    deleted = map(path, entry.get("deleted", ()))
-    return {
-        **entry,
-        "changes": changes,
-        "orders": {k: order for k, order in orders if k is not None},
-        "deleted": [each for each in deleted if each is not None],
-    }
+        with contextlib.suppress(LookupError):
+            if here is not None:
+                objects[here] = renamed(saved)
+    return {**entry, "objects": objects}
 
 
 def size(entries: Sequence[Encoded]) -> int:
     """How many parts of a state these entries have."""
     return sum(
-        len([*entry.get("changes", ()), *entry.get("deleted", ())])
-        + len(entry.get("orders", ()))
+        sum(map(_parts, entry.get("objects", {}).values()))
         + (entry.get("state_dict", _NO_STATE) != _NO_STATE)
         + (entry.get("special") is not None)
         for entry in entries
     )
+
+
+def _parts(entry: Mapping[str, Any]) -> int:
+    """How many attributes an entry has, or 1."""
+    return len(entry.get("attributes", ())) + len(entry.keys() - {"attributes"})
 
 
 def describe(was: Sequence[str], now: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ import secrets
 import stat
 import string
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class ModelFile:
 
     skipped = frozenset[str]()
 
-    def __init__(self, callback: Any) -> None:
+    def __init__(self, callback: Any, attempts: Sequence[Mapping[str, Any]]) -> None:
         self._callback = callback
         self._warned = False
         self._content: np.ndarray | None = None

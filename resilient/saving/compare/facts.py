@@ -5,12 +5,15 @@ if they made a difference, the state shows it. Nor are clocks, or files that hol
 """
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 from resilient.saving.compare.contents import Contents
 from resilient.saving.compare.differences import parts
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import FitRun, LoopRun, RunJson, encoded
 from resilient.serialization import JSON, Encoded
+from resilient.serialization.entries import Entries, Entry
 
 NOT_STATE = ("clocks", "settings", "environment")
 
@@ -68,10 +71,7 @@ def _callbacks(run: FitRun) -> dict[str, JSON]:
         name = callback["class"].rpartition(".")[2]
         names[name] += 1
         name += f" {names[name]}" if names[name] > 1 else ""
-        content = {
-            path.removeprefix(f"callbacks.{index}."): change["data"]
-            for path, change in callback.get("changes", {}).items()
-        }
+        content = _of_objects(callback.get("objects", {}), f"callbacks.{index}")
         if callback["class"] == _HISTORY:
             metrics = _items(content.pop("history", None))
             history |= content | metrics
@@ -80,9 +80,36 @@ def _callbacks(run: FitRun) -> dict[str, JSON]:
         special = _items(special, "special") or {"special": special}
         timed = _FILE if special.keys() == _FILE else _CLOCKS
         clocks[name] = {key: special.pop(key) for key in [*special] if key in timed}
-        kept = {key: callback.get(key) for key in ("state_dict", "deleted")}
+        kept = {"state_dict": callback.get("state_dict")}
         values[name] = content | kept | special
     return {"callbacks": values, "history": history, "clocks": clocks}
+
+
+def _of_objects(objects: Entries, name: str) -> JSON:
+    """What training changed in a callback: values by path, new objects inside them."""
+
+    def whole(data: Any) -> Any:
+        if isinstance(data, dict):
+            if data.get("!") == "ref" and "made" in objects.get(data["v"], {}):
+                return _content(objects[data["v"]], whole)
+            return {key: whole(item) for key, item in data.items()}
+        return [whole(item) for item in data] if isinstance(data, list) else data
+
+    found = JSON()
+    for home, entry in objects.items():
+        path = home.removeprefix(name).removeprefix(".")
+        attributes = entry.get("attributes", {})
+        found |= {f"{path}.{k}".strip("."): whole(x) for k, x in attributes.items()}
+        if "made" not in entry and not attributes:
+            found[path] = _content(entry, whole)
+    return found
+
+
+def _content(entry: Entry, whole: Callable[[Any], Any]) -> Encoded:
+    if "items" in entry:
+        return whole(entry["items"])
+    made = entry.get("content") or entry.get("made") or ("", None)
+    return whole(entry["attributes"] if made[0] == "object" else made[1])
 
 
 def _items(values: Encoded, name: str = "") -> JSON:

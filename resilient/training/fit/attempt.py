@@ -14,12 +14,13 @@ from resilient.convert.start import Started, start
 from resilient.data.inputs import DataInputs
 from resilient.keras_internals import names
 from resilient.objects.callbacks.capture import CallbackStates, monitored
-from resilient.objects.training_setup.changes import TrainingSetup
+from resilient.objects.training_setup import TrainingSetup
 from resilient.policies.monitored import MonitoredMetrics
 from resilient.progress import Progress
 from resilient.saving.record import Loaded, SavedState, is_of, of_kind
 from resilient.saving.run_json import FitRun, ImportRun
 from resilient.state import weights
+from resilient.state.build import build_optimizer
 from resilient.state.fingerprint import RunFingerprint
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.attempt import Attempt
@@ -73,6 +74,7 @@ class FitAttempt:
         self._arguments: Mapping[str, Any] = {}
         self._inputs: DataInputs | None = None
         self._known: tuple[RunFingerprint, TrainingSetup] | None = None
+        self._callbacks: CallbackStates | None = None
         self._resumption: Resumption | None = None
         self._state: FitState | None = None
         self._attempt: Attempt | None = None
@@ -129,13 +131,21 @@ class FitAttempt:
         facts = RunFingerprint(self.model, data, self._arguments, backend)
         facts.current()  # on JAX the optimizer cannot tell while it trains
         self._known = facts, setup
+        build_optimizer(self.model)
+        self._callbacks = CallbackStates(
+            self.callback_list.callbacks,
+            self.model,
+            attempts=self.session.attempts,
+            since=self._since.callbacks if self._since else None,
+            # Data has a position of its own; arrays have not.
+            apart=[] if self.inputs.only_arrays else [self.iterator.given],
+        )
         if self._found is not None:
             # A rollback goes back within this run: nothing else has changed since.
             allow = options.allow if self._first else options.allow & {"backend"}
             resumption = Resumption(self.model, *self._found, facts, setup, allow=allow)
             self._resumption, self._found = resumption, None
-            callbacks = CallbackStates(self.callback_list.callbacks)
-            resumption.check(callbacks, self._plan.stateful)
+            resumption.check(self._callbacks, self._plan.stateful)
             keep = MonitoredMetrics(options.keep.monitors)
             if unknown := keep.error(resumption.logs(), validates=self._validates):
                 raise unknown
@@ -148,11 +158,9 @@ class FitAttempt:
         """All callbacks have seen ``on_train_begin``: resume, or start from scratch."""
         assert self._known is not None
         facts, setup = self._known
-        since = self._since.callbacks if self._since else None
-        callbacks = CallbackStates(
-            self.callback_list.callbacks, attempts=self.session.attempts, since=since
-        )
-        self._since = None
+        callbacks, self._since = self._callbacks, None
+        assert callbacks is not None
+        callbacks.learn()
         self._state = FitState(
             self.model,
             self.session.backend,
@@ -187,7 +195,7 @@ class FitAttempt:
         """Go back to a checkpoint: now, or at its batch."""
         began = time.monotonic()
         # Not earlier: a callback may freeze layers now, and the optimizer has to know.
-        resumption.build(self.iterator, self.parallel)
+        resumption.build(self.iterator, self.parallel, self.state.callbacks)
         self.state.retracing.expect(resumption.traces())
         progress = self.progress = resumption.progress
         epochs = self._arguments["epochs"]
@@ -200,7 +208,7 @@ class FitAttempt:
         resumption.move(self.inputs)
         if progress.batch and not over:  # the rest is restored right before the batch;
             # `on_epoch_begin` of callbacks may rely on their own state.
-            resumption.restore_callbacks(self.state.callbacks)
+            resumption.restore_callbacks(self.state.callbacks, last=False)
         else:
             self.restore_in_epoch()
         self._seconds += time.monotonic() - began

@@ -76,6 +76,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         self._position: DataPosition | None = None
         self._begun = 0  # first batch of the training step that was last begun
         attempt.inputs.only_arrays = are_arrays(arguments)
+        self.given = arguments["x"]
         self.ran_out = False  # the data ended where Keras asked for more
         self._retraces = False
         kept = {k: v for k, v in arguments.items() if k not in _DATA}
@@ -111,7 +112,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         If it were left to the garbage collector, collecting a tf.data iterator could
         block everything for as long as it has lived, up to a minute.
         """
-        self._current_iterator = self._epoch_iterator = None
+        self._current_iterator = self._epoch_iterator = self.given = None
 
     def position(self, *, in_epoch: bool) -> TrainingPosition:
         """Where the input is: after the batches that were trained.

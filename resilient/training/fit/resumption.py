@@ -20,7 +20,7 @@ from resilient.data.inputs import DataInputs, TrainingInput
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import CheckpointMismatchError
 from resilient.objects.callbacks.capture import CallbackStates
-from resilient.objects.training_setup.changes import TrainingSetup, changes
+from resilient.objects.training_setup import TrainingSetup, changes
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import FitRun
@@ -28,7 +28,7 @@ from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import comparison, fingerprint, layouts, variables
-from resilient.state.build import ensure_built, is_built
+from resilient.state.build import ensure_built, is_built, try_a_step
 from resilient.state.difference import Difference
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.allowed import Changes, allowing
@@ -44,7 +44,13 @@ _OF_DATA = ("data", "batch_size")
 
 
 class EpochInput(TrainingInput, Protocol):
-    """Keras's iterator over the epochs of the training data, with a position."""
+    """Keras's iterator over the epochs of the training data, with a position.
+
+    Attributes:
+        given: The data as it was given to ``fit``.
+    """
+
+    given: Any
 
     def last_batches(self) -> range:
         """Numbers of the batches trained in the last step (steps_per_execution)."""
@@ -97,11 +103,6 @@ class Resumption:
         logs: dict[str, float] | None = decode(self.run.epoch_logs, {})
         return logs
 
-    def attributes(self) -> dict[str, Any] | None:
-        """Attributes that steps run as Python changed; None if traced."""
-        changed: dict[str, Any] | None = decode(self.run.attributes, {})
-        return changed
-
     def is_over(self, epochs: int) -> bool:
         """Whether a run of this many epochs is complete."""
         return self.run.stop_training or self.progress.epoch >= epochs
@@ -141,13 +142,19 @@ class Resumption:
         gone = sorted(callbacks.gone(self.run.callbacks))
         comparison.warn_of([f"{name} was removed; it had no state" for name in gone])
 
-    def build(self, iterator: Any, parallel: ParallelStrategy) -> None:
+    def build(
+        self, iterator: Any, parallel: ParallelStrategy, callbacks: CallbackStates
+    ) -> None:
         """Create the variables of the model, its optimizer and its metrics.
 
         Raises:
             CheckpointMismatchError: They are not those of the checkpoint.
         """
         ensure_built(self._model, iterator, self.run.variables, get_backend())
+        callbacks.learn()
+        if self.progress.step and callbacks.lacks(self.run.attributes):
+            try_a_step(self._model, iterator, get_backend())
+            callbacks.learn()
         live = self._leaves()
         self._setup.built()
         found = []
@@ -185,9 +192,12 @@ class Resumption:
         """What was compiled, by batch size; for the batches of this run."""
         return {} if self._moved or self.saved.saver else self.run.traces
 
-    def restore_callbacks(self, callbacks: CallbackStates) -> None:
-        """Restore the state of callbacks. May be repeated."""
-        callbacks.restore(callbacks.matched(self.run.callbacks), self.saved.tensors)
+    def restore_callbacks(
+        self, callbacks: CallbackStates, *, last: bool = True
+    ) -> None:
+        """Restore the state of callbacks; ``last``: for the last time."""
+        saved, tensors = callbacks.matched(self.run.callbacks), self.saved.tensors
+        callbacks.restore(saved, tensors, self.run.attributes, last=last)
 
     @no_garbage_collection()
     def restore_variables(self, backend: Backend) -> None:

@@ -7,10 +7,10 @@ import keras
 
 from resilient.backends.base import Backend, HeldTensors, Part
 from resilient.errors import CheckpointMismatchError
-from resilient.objects.attribute_watch import AttributeWatch, is_value, parts_of
+from resilient.keras_internals import BACKEND
 from resilient.objects.callbacks.capture import CallbackStates
-from resilient.objects.training_setup.changes import OF_COMPILE, TrainingSetup, is_eager
-from resilient.objects.training_setup.describe import settings_of
+from resilient.objects.training_setup import TrainingSetup, is_eager
+from resilient.objects.tree import paths
 from resilient.progress import Progress
 from resilient.saving.run_json import FitRun
 from resilient.saving.snapshot import Snapshot
@@ -61,9 +61,6 @@ class FitState(RunState):
         self._model, self._stateful = model, stateful
         self._facts, self._losses = facts, losses
         self._eager = is_eager(model)
-        self._attributes = AttributeWatch(
-            parts_of(model), but=self._told_elsewhere, new=True
-        )
         self.retracing = retracing.of(model, backend)
         self._allowed: list[JSON] = []
         self._put_into: dict[str, Any] | None = None  # until the first epoch begins
@@ -78,6 +75,8 @@ class FitState(RunState):
                 The step would be traced with that change; originally it was not.
         """
         self.setup.begin()
+        if not self._begun:
+            self.callbacks.begin_steps()
         before, self._put_into, self._begun = self._put_into, None, True
         if before is not None and not self._eager and before != self.setup.now():
             raise _changed_before_a_step(before, self.setup.now())
@@ -87,6 +86,7 @@ class FitState(RunState):
         self.setup.built()
         if not self._looked:
             self._looked = True
+            self.callbacks.settle()
             self._warnings.operations(stateful_random_operations(self._model))
         return not self.setup.settled
 
@@ -98,7 +98,7 @@ class FitState(RunState):
     def undo_attributes(self) -> None:
         """Undo what training did to attributes, before another attempt."""
         if self._eager:
-            self._attributes.restore({})
+            self.callbacks.undo()
 
     def take(
         self,
@@ -110,15 +110,12 @@ class FitState(RunState):
         reuse: HeldTensors | None,
     ) -> Snapshot:
         arrays: dict[str, Any] = {}
-        callbacks = self.callbacks.capture(arrays)
+        callbacks, attributes = self.callbacks.capture_all(arrays)
         stateful = self._stateful.capture(arrays)
         live = self._leaves = variables.leaves(self._model)
-        attributes = self._attributes.changed()
-        kept = {k: v for k, v in attributes.items() if self._eager and is_value(v)}
-        setup = self.setup.to_json(but=kept)
-        lost = [name for name in attributes if name not in kept]
-        self._warnings.callbacks(self.callbacks.uncaptured())
-        self._warnings.attributes(lost, _KEEP_IN)
+        setup = self.setup.to_json(but=paths(attributes))
+        self._warnings.callbacks(_others(self.callbacks.uncaptured(), setup))
+        self._warnings.attributes(_others(self.callbacks.in_steps(), setup), _KEEP_IN)
         self._warnings.changed(
             "",
             setup,
@@ -136,7 +133,8 @@ class FitState(RunState):
             learning_rate=encode(self._facts.learning_rate, {}, "rate"),
             losses=self._losses.state(),
             setup=setup,
-            attributes=encode(kept, {}, "attributes") if self._eager else None,
+            attributes=attributes,
+            gradients=self._gradients(live, arrays),
             traces=self.retracing.now(),
             architecture=None if setup.get("now") else self._facts.architecture.now(),
             allowed=list(self._allowed),
@@ -146,6 +144,15 @@ class FitState(RunState):
             run, positions, live, tensors, arrays, progress=progress, reuse=reuse
         )
 
+    def _gradients(self, live: list[variables.Leaf], arrays: dict[str, Any]) -> JSON:
+        """Those that outlast a step; Keras's own step clears them first."""
+        of_keras = type(self._model).train_step is keras.Model.train_step
+        if BACKEND != "torch" or of_keras:
+            return {}
+        from resilient.objects.adapters import torch_gradients
+
+        return torch_gradients.capture(live, arrays)
+
     def restore(self, resumption: Resumption, drawn_ahead: set[str | int]) -> None:
         """Set everything, the random state last.
 
@@ -154,38 +161,34 @@ class FitState(RunState):
             drawn_ahead: Random generators that prefetching data draws from.
         """
         run, tensors = resumption.run, resumption.saved.tensors
-        attributes = resumption.attributes()
-        resumption.check_last(self._put_back_later(attributes))
+        resumption.check_last(set(paths(run.attributes)) if self._eager else set())
         # A run at its start has traced nothing yet.
         traced = resumption.progress.step and not self._begun
         self._put_into = self.setup.now() if traced else None
         resumption.restore_variables(self._backend)
+        self.callbacks.learn()
         resumption.restore_callbacks(self.callbacks)
         self._allowed = resumption.changes.every
         self._stateful.restore(run.stateful, tensors)
-        if attributes is not None:
-            self._put_back_attributes(attributes)
-        self._model.stop_training = run.stop_training
         self._leaves = variables.leaves(self._model)
+        if run.gradients and BACKEND == "torch":
+            from resilient.objects.adapters import torch_gradients
+
+            places = list(enumerate(self._leaves))
+            torch_gradients.restore(run.gradients, places, tensors)
+        self._model.stop_training = run.stop_training
         self._losses.restore(run.losses)
         self._restore_random(run.random, drawn_ahead)
 
-    def _put_back_later(self, saved: Mapping[str, Any] | None) -> set[str]:
-        """Names of attributes that ``restore`` sets."""
-        if saved is None or not self._eager:
-            return set()
-        return {*saved, *self._attributes.changed()}
 
-    def _told_elsewhere(self, part: Any) -> tuple[str, ...]:
-        """Attributes of the model or its parts that its setup covers."""
-        own = OF_COMPILE if part is self._model else ()
-        return own if self._eager else (*own, *settings_of(type(part)))
-
-    def _put_back_attributes(self, changed: Mapping[str, Any]) -> None:
-        if self._eager:
-            self._attributes.restore(changed)
-        else:  # steps that changed them ran as Python, and are now traced
-            self._warnings.attributes(changed, _KEEP_IN)
+def _others(names: list[str], setup: JSON) -> list[str]:
+    """Names of attributes of which the training setup says nothing."""
+    said = setup.get("now", {})
+    return [
+        name
+        for name in names
+        if name not in said and name.rpartition(" (")[0] not in said
+    ]
 
 
 def _changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:

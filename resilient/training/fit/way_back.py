@@ -6,7 +6,8 @@ exist by then: a restart would create the others anew.
 
 from typing import TYPE_CHECKING
 
-from resilient.objects.attribute_watch import AttributeWatch
+from resilient.objects.restore import plan
+from resilient.objects.tree import Scope, Tree
 from resilient.saving.record import Loaded, is_of
 from resilient.saving.run_json import FitRun
 from resilient.state import variables
@@ -29,9 +30,11 @@ def save_start(attempt: "FitAttempt", on_nan: str | Rollback) -> None:
     model, inputs = attempt.model, attempt.inputs
     # Building calls the model's own code, which may count its calls.
     layers = model._flatten_layers() if is_built(model) else ()
-    counts = AttributeWatch(("", layer) for layer in layers)
+    own = variables.ids(variables.leaves(model))
+    named = {f"layer {i}": layer for i, layer in enumerate(layers)}
+    counts = Tree({}, named, Scope(own=lambda: own))
     build_early(model, attempt.iterator, inputs.backend, inputs.drawn_ahead)
-    counts.restore({})
+    plan(counts, {}, {})()
     if is_built(model):
         attempt.attempt.save_start(attempt.progress)
 

@@ -1,6 +1,6 @@
 """The state of a loop: captured between two batches, and restored."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from resilient import keras_internals
@@ -10,8 +10,9 @@ from resilient.distributed.checks.model import require_same_values
 from resilient.distributed.group import Group
 from resilient.errors import CheckpointMismatchError, NotSupportedError
 from resilient.objects.adapters.base import SavedObject
-from resilient.objects.attribute_watch import AttributeWatch
-from resilient.objects.training_setup.changes import changes
+from resilient.objects.changes import changes as found_changes
+from resilient.objects.training_setup import changes
+from resilient.objects.tree import Scope, Tree
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import LoopRun
@@ -54,7 +55,8 @@ class LoopState(RunState):
         self._epoch_random: Any = None
         self._changed = False  # a setting, since the checkpoint
         self._functions: set[str] = set()  # TensorFlow functions already inspected
-        self._attributes = AttributeWatch(self._objects.parts())
+        scope = Scope(own=self._own, traced=True)
+        self._attributes = Tree({}, dict(self._objects.parts()), scope)
         self._metrics = self._objects.metrics()
         self._setups = self._objects.setups()
         for setup in self._setups.values():
@@ -66,6 +68,9 @@ class LoopState(RunState):
             "settings": fingerprint.environment(backend),
             "determinism": determinism.in_effect(),
         }
+
+    def _own(self) -> set[int]:
+        return variables.ids(self.leaves())
 
     def leaves(self) -> list[variables.Leaf]:
         """Every variable."""
@@ -108,7 +113,8 @@ class LoopState(RunState):
         self._require_metrics()
         operations = rng_ops.operations_of_new_functions(self._functions)
         self._warnings.operations(operations)
-        attributes = self._attributes.changed()
+        found_changes(self._attributes, {})
+        attributes = list(self._attributes.baked)
         keep_in = "a variable, or in an object with state_dict"
         self._warnings.attributes(attributes, keep_in)
         arrays: dict[str, Any] = {}
@@ -264,7 +270,7 @@ class LoopState(RunState):
         elif self._epoch_random is not None:
             rng.restore(self._backend, self._epoch_random)
 
-    def _look_at_setups(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    def _look_at_setups(self, attributes: Sequence[str]) -> dict[str, Any]:
         """What each compiled model trains with; ``attributes`` are known to change."""
         found = {}
         for name, setup in self._setups.items():

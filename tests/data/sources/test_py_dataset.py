@@ -242,8 +242,20 @@ def _reaching(kind):
 @pytest.mark.parametrize(
     ("kind", "part"),
     [
-        ("globals", "InGlobals.__getitem__ draws from, or changes, self.__getitem__.R"),
-        ("closure", "InClosure.__getitem__ draws from, or changes, self.__getitem__.r"),
+        (
+            "globals",
+            (
+                "InGlobals.__getitem__ draws from, or changes, "
+                "self:InGlobals.__getitem__ uses R"
+            ),
+        ),
+        (
+            "closure",
+            (
+                "InClosure.__getitem__ draws from, or changes, "
+                "self:InClosure.__getitem__ remembers r"
+            ),
+        ),
     ],
 )
 def test_drawing_from_any_generator_with_workers_is_said_once(

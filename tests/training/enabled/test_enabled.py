@@ -20,7 +20,8 @@ from resilient import (
     CorruptCheckpointError,
     NotSupportedError,
 )
-from resilient.objects.attribute_watch import AttributeWatch
+from resilient.objects.restore import plan
+from resilient.objects.tree import Tree
 from resilient.training.enabled import callback, calls
 
 pytestmark = [
@@ -123,21 +124,16 @@ def test_a_checkpoint_adds_attributes_and_replaces_none():
 
     net = Own(name="own")
     net.weights_of_classes = [1]
-    watch = AttributeWatch([("own", net)], new=True)
-    names = ("fit", "_private", "weights_of_classes", "stop_training", "mine")
-    for name in (*names, "counted", "count"):
-        watch.restore({f"own.{name}": 3, f"other.{name}": 4})
-    assert net.mine == net.counted == 3
+    tree = Tree({}, {"own": net})
+    names = ("fit", "_layers", "weights_of_classes", "stop_training", "mine")
+    for name in (*names, "counted", "count", "predict_function", "compiled", "name"):
+        there = getattr(net, name, None)
+        entries = {"own": {"attributes": {name: 3}}, "other": {"attributes": {}}}
+        plan(tree, entries, {})()
+        free = name in ("mine", "counted", "weights_of_classes")
+        assert getattr(net, name, None) == (3 if free else there)
     assert callable(net.count)
-    assert net.weights_of_classes == [1]
-    assert "_private" not in vars(net)
     assert callable(net.fit)
-    net.compile("adam", "mse")
-    managed = AttributeWatch([("own", net)])
-    for name in ("predict_function", "compiled", "name"):
-        before = getattr(net, name)
-        managed.restore({f"own.{name}": 7})
-        assert getattr(net, name) is before
 
 
 def test_an_interrupted_fit_goes_on(tmp_path):

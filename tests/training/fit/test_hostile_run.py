@@ -37,30 +37,20 @@ def drawn(name, state):
     return lambda run: {"random": run["random"] | {name: state}}
 
 
-def in_a_callback(kind, data):
-    path = "callbacks.0.x"
-    change = {"of": "callbacks.0", "key": "x", "kind": kind, "data": data}
-    return lambda run: {
-        "callbacks": [
-            run["callbacks"][0] | {"changes": {path: change}},
-            *run["callbacks"][1:],
-        ]
-    }
-
-
-def in_the_history(data):
+def in_a_callback(entry):
     def changed(run):
-        (place,) = (
-            index
-            for index, entry in enumerate(run["callbacks"])
-            if entry["class"] == "keras.callbacks.History"
-        )
-        (change,) = (
-            change
-            for change in run["callbacks"][place]["changes"].values()
-            if change["key"] == "history"
-        )
-        change["data"] = data
+        first, *others = run["callbacks"]
+        return {"callbacks": [first | {"objects": {"callbacks.0.x+": entry}}, *others]}
+
+    return changed
+
+
+def in_the_history(items):
+    def changed(run):
+        for callback in run["callbacks"]:
+            for home, entry in callback.get("objects", {}).items():
+                if home.endswith(".history"):
+                    entry["items"] = items
         return {"callbacks": run["callbacks"]}
 
     return changed
@@ -85,9 +75,10 @@ ODD = {
     "a generator of the backend": drawn("backends", {BACKEND: 5}),
     "a history of numbers": in_the_history(3),
     "a history of no tag": in_the_history({"a": 1}),
-    "a callback's order of nothing": in_a_callback("order", None),
-    "a callback's order of one place twice": in_a_callback("order", [0, 0]),
-    "a callback's path to nowhere": in_a_callback("alias", None),
+    "a new object of nothing": in_a_callback({"made": ["nothing", None]}),
+    "items that are a number": in_a_callback({"made": ["list", None], "items": 3}),
+    "content of nothing": in_a_callback({"content": ["nothing", 3]}),
+    "attributes that are a list": in_a_callback({"attributes": [1]}),
 }
 
 

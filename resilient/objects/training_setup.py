@@ -7,23 +7,28 @@ cannot be restored: a traced step keeps what it was traced with, which nobody ca
 up. So a save warns about it, and a resume is refused.
 
 What a callback does before the first batch of every attempt is not such a change: it
-only has to happen before the checkpoint is restored.
+only has to happen before the checkpoint is restored. What is inside the objects (items,
+arrays, closures) is a matter of the tree of objects.
 
 Settings are read from attributes named like constructor arguments. ``get_config`` would
 read variables, which have no values while JAX trains, and saves would wait for it.
 """
 
+import contextlib
+import inspect
 import operator
-import re
 import types
+import weakref
+import zlib
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 from resilient import keras_internals
-from resilient.objects.training_setup import describe
-from resilient.serialization import JSON
+from resilient.serialization import JSON, classes
+from resilient.serialization.schema import strict
 from resilient.state import difference
 from resilient.state.build import is_built
 
@@ -36,15 +41,22 @@ _NOT_TRAINED = f"{_OF_LAYERS}s' variables that are not trained"
 _DEPTH = 5
 _HANGING = (keras.optimizers.Optimizer, keras.losses.Loss, keras.metrics.Metric)
 
-# Public attributes of a model that `compile` sets; they are compared elsewhere.
-OF_COMPILE = ("compiled", "loss", "steps_per_execution")
-
 # Prefixes of facts that building determines, besides those of layers.
 _METRICS = ("metrics[", "weighted_metrics[")
-# Facts of containers, arrays and tensors.
-_CONTENT = re.compile(r"\w+ of \d+(, checksum \w+)?|array of .*|\w*(Tensor|Tracer)")
-# Arguments of `compile` that are containers.
+# Arguments of `compile` that may be containers.
 _COMPILED = ("loss", "loss_weights", "metrics", "weighted_metrics")
+# Arguments that do not affect what is computed, are held by variables, or are compared
+# elsewhere.
+_LEFT_OUT = frozenset(
+    {
+        *("self", "args", "kwargs", "name", "dtype", "seed", "seed_generator", "build"),
+        *("layers", "inputs", "outputs", "input_shape", "batch_shape"),
+    }
+)
+_LIBRARIES = ("jax", "jaxlib", "tensorflow", "torch")
+_SETTINGS: "weakref.WeakKeyDictionary[type, tuple[str, ...]]" = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class TrainingSetup:
@@ -63,17 +75,13 @@ class TrainingSetup:
         self._script = self._seen.facts
         self._began: _Facts | None = None
         self._built, self.settled = is_built(model), False
-        self._moving: tuple[str, ...] | None = None
 
     def built(self) -> None:
         """Read anew: the model and its metrics may have been built."""
         if self.settled:
             return
-        if self._moving is None:
-            self._moving = self._changed_by_the_first_batch()
         late = _METRICS if self._built else (*_METRICS, _OF_LAYERS)
-        # Now the model has its variables.
-        self._seen = _Reading(self._model, before=self._seen)
+        self._seen = _Reading(self._model)
         self.settled = self._built or is_built(self._model)
         self._script = self._settle(self._script, late)
         if self._began is not None:
@@ -87,7 +95,7 @@ class TrainingSetup:
     def now(self) -> _Facts:
         """The setup, by name."""
         if self._seen.is_old(self._model):
-            self._seen = _Reading(self._model, before=self._seen)
+            self._seen = _Reading(self._model)
         return self._seen.facts
 
     def to_json(self, but: Collection[str] = ()) -> JSON:
@@ -103,8 +111,8 @@ class TrainingSetup:
         now = self.now()
         if now is self._began is self._script:  # asked at each save
             return {}
-        changed = self._changed(self._began or now, now, but)
-        script = self._changed(self._script, now, but)
+        changed = _changed(self._began or now, now, but)
+        script = _changed(self._script, now, but)
         if not (changed or script):
             return {}
         return {
@@ -122,31 +130,11 @@ class TrainingSetup:
         """
         now = self.now()
         theirs = self._script | saved.get("script", {})
-        names = self._changed(theirs, now, but)
+        names = _changed(theirs, now, but)
         return difference.differences(
             {name: theirs.get(name) for name in names},
             {name: now.get(name) for name in names},
         )
-
-    def _changed_by_the_first_batch(self) -> tuple[str, ...]:
-        """Facts that every process changes in a first step, such as counters.
-
-        Containers, arrays and functions only: numbers are compared elsewhere.
-        """
-        before, now = self._began or {}, self.now()
-        found = dict[str, None]()
-        for name in _changed(before, now):
-            owner, inside, _ = name.rpartition("[")
-            if describe.REMEMBERS in name or _CONTENT.fullmatch(str(now.get(name))):
-                found[name] = None
-            elif inside and owner not in _COMPILED:
-                found[owner] = None
-        return tuple(found)
-
-    def _changed(self, before: _Facts, now: _Facts, but: Collection[str]) -> list[str]:
-        left_out = self._moving or ()
-        names = _changed(before, now)
-        return [n for n in names if n not in but and not n.startswith(left_out)]
 
     def _settle(self, facts: _Facts, late: tuple[str, ...]) -> _Facts:
         """``facts``, except that those beginning with ``late`` are current."""
@@ -185,41 +173,35 @@ def changes(saved: JSON, but: Collection[str] = ()) -> list[str]:
     ]
 
 
-def _changed(before: _Facts, now: _Facts) -> list[str]:
+def _changed(before: _Facts, now: _Facts, but: Collection[str] = ()) -> list[str]:
     if before == now:
         return []
     names = (*before, *(name for name in now if name not in before))
-    return [name for name in names if repr(before.get(name)) != repr(now.get(name))]
+    return [
+        name
+        for name in names
+        if name not in but and repr(before.get(name)) != repr(now.get(name))
+    ]
 
 
 class _Reading:
     """What was read of a model, and a quick check whether it has changed.
 
-    Args:
-        model: The model.
-        before: The previous reading. It knows tensors that may have been deleted, and
-            what containers and functions held before steps changed it.
-
     Attributes:
         facts: The setup, by name.
     """
 
-    def __init__(self, model: keras.Model, before: "_Reading | None" = None) -> None:
+    def __init__(self, model: keras.Model) -> None:
         self.facts: _Facts = {}
         # For a quick check that nothing has changed.
         self._attributes: list[tuple[Mapping[str, Any], str, Any]] = []
-        self._containers: list[tuple[Any, tuple[Any, ...]]] = []
-        self._arrays: list[tuple[Any, Any, Any]] = []
-        self._fixed: dict[int, tuple[Any, Any, dict[str, Any]]] = {}
-        self._before = before
-        self._eager = is_eager(model)
+        self._containers: list[tuple[Any, list[Any]]] = []
         self._noted: set[int] = set()
         self._layers = model._flatten_layers()
         self._variables = list(model.variables)
         self._flags = _flags(model, self._layers, self._variables)
         self._arguments = keras_internals.arguments_of_compile(model)
         self._read(model)
-        self._before = None
 
     def is_old(self, model: keras.Model) -> bool:
         """Whether anything that was read has changed."""
@@ -229,8 +211,7 @@ class _Reading:
             and keras_internals.arguments_of_compile(model) is self._arguments
             and _flags(model, layers, self._variables) == self._flags
             and all(read.get(key) is value for read, key, value in self._attributes)
-            and all(_are(describe.items(each), x) for each, x in self._containers)
-            and all(describe.version(each) == then for each, then, _ in self._arrays)
+            and all(_are(items_of(each).values(), x) for each, x in self._containers)
         )
 
     def _read(self, model: keras.Model) -> None:
@@ -239,8 +220,8 @@ class _Reading:
             "jit_compile": bool(model.jit_compile),
             "steps_per_execution": int(model.steps_per_execution),
         }
-        for name in ("loss", "loss_weights", "metrics", "weighted_metrics"):
-            self._note(name, self._arguments.get(name))
+        for name in _COMPILED:
+            self._note_argument(name, self._arguments.get(name))
         for number, layer in enumerate(self._layers):
             kind = type(layer).__name__
             place = f"{_OF_LAYERS} {number - 1} ({kind})" if number else kind
@@ -268,6 +249,17 @@ class _Reading:
                     name = f"{_OF_LAYERS}s' variable {number} ({variable.name}).{key}"
                     self._note(name, value)
 
+    def _note_argument(self, name: str, value: Any, depth: int = 0) -> None:
+        """An argument of ``compile``, and the losses and metrics in it."""
+        inner = items_of(value)
+        if not inner or depth > _DEPTH:
+            self._note(name, value, depth)
+            return
+        self.facts[name] = f"{type(value).__name__} of {len(value)}"
+        self._containers.append((value, [*inner.values()]))
+        for suffix, item in inner.items():
+            self._note_argument(f"{name}{suffix}", item, depth + 1)
+
     def _watch(self, attributes: Mapping[str, Any], key: str) -> Any:
         value = attributes[key]
         self._attributes.append((attributes, key, value))
@@ -276,54 +268,84 @@ class _Reading:
     def _note_settings(self, name: str, thing: Any, depth: int) -> None:
         self._noted.add(id(thing))
         attributes = getattr(thing, "__dict__", {})
-        # These fill caches and logs at every call.
-        fixed = isinstance(thing, (keras.layers.Layer, keras.metrics.Metric))
-        for setting in describe.settings_of(type(thing)):
+        for setting in settings_of(type(thing)):
             key = setting if setting in attributes else f"_{setting}"
             if key in attributes:
                 value = self._watch(attributes, key)
-                self._note(f"{name}.{setting}", value, depth + 1, fixed=fixed)
+                self._note(f"{name}.{setting}", value, depth + 1)
 
-    def _note(
-        self, name: str, value: Any, depth: int = 0, *, fixed: bool = False
-    ) -> None:
-        """Describe a value; a ``fixed`` container by what it held when first seen."""
-        if isinstance(value, (keras.layers.Layer, keras.Variable)):  # read elsewhere
-            self.facts[name] = type(value).__name__
-        elif describe.is_array(value):
-            self._note_array(name, value)
-        else:
-            self.facts[name], held = self._content(value, fixed)
-            if depth <= _DEPTH:
-                for key, item in held.items():
-                    self._note(f"{name}{key}", item, depth + 1, fixed=fixed)
-                if hasattr(type(value), "get_config"):
-                    self._note_settings(name, value, depth)
+    def _note(self, name: str, value: Any, depth: int = 0) -> None:
+        self.facts[name] = _described(value)
+        read_elsewhere = isinstance(value, (keras.layers.Layer, keras.Variable))
+        inside = hasattr(type(value), "get_config") and not read_elsewhere
+        if inside and depth <= _DEPTH:
+            self._note_settings(name, value, depth)
 
-    def _content(self, value: Any, fixed: bool) -> tuple[Any, dict[str, Any]]:
-        """The description of a value and of its contents."""
-        if isinstance(value, (types.FunctionType, types.MethodType)):
-            fixed = not self._eager  # they matter when traced
-        elif not isinstance(value, (list, dict)):
-            fixed = False
-        if fixed and self._before is not None and id(value) in self._before._fixed:
-            self._fixed[id(value)] = known = self._before._fixed[id(value)]
-            return known[1:]
-        is_long = isinstance(value, describe.CONTAINERS) and describe.is_long(value)
-        fact, held = describe.described(value), {} if is_long else describe.held(value)
-        if fixed:
-            self._fixed[id(value)] = value, fact, held
-        elif not isinstance(value, tuple) and (items := describe.items(value)):
-            self._containers.append((value, items))
-        return fact, held
 
-    def _note_array(self, name: str, array: Any) -> None:
-        now = describe.version(array)
-        known = self._before._arrays if self._before is not None else ()
-        same = (fact for each, then, fact in known if each is array and then == now)
-        fact = next(same, None) or describe.described(array)
-        self.facts[name] = fact
-        self._arrays.append((array, now, fact))
+def items_of(value: Any) -> dict[str, Any]:
+    """The items of a list, tuple or dict, by the suffix of the name."""
+    if isinstance(value, dict):
+        return {f"[{key!r}]": item for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return {f"[{index}]": item for index, item in enumerate(value)}
+    return {}
+
+
+def settings_of(cls: type) -> tuple[str, ...]:
+    """Names of the constructor arguments of a class."""
+    known = _SETTINGS.get(cls)
+    if known is not None:
+        return known
+    names: dict[str, None] = {}
+    for base in cls.__mro__:
+        init = vars(base).get("__init__")
+        if inspect.isfunction(init):
+            names.update(dict.fromkeys(inspect.signature(init).parameters))
+    # The arguments of the function that a loss or a metric wraps are a setting, too.
+    found = tuple(
+        name
+        for name in (*names, "fn_kwargs")
+        if name not in _LEFT_OUT and not name.endswith("_initializer")
+    )
+    _SETTINGS[cls] = found
+    return found
+
+
+def _described(value: Any) -> Any:
+    """A value as JSON: numbers, texts and tuples of them; anything else by its name."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return strict(float(value))
+    if isinstance(value, (int, str)):  # as JSON returns it, also for an enumeration
+        return int(value) if isinstance(value, int) else str(value)
+    if isinstance(value, tuple):
+        return [_described(item) for item in value]
+    if isinstance(value, np.ndarray) or classes.top_module(type(value)) in _LIBRARIES:
+        return "array"  # or a tensor of a trace
+    name = type(value).__name__
+    with contextlib.suppress(Exception):  # the object's own code failed
+        name = str(value.__name__)
+    functions = (types.FunctionType, types.MethodType)
+    if not isinstance(value, functions) or classes.is_foreign(value):
+        return name
+    code = repr(contents_of_code(value.__code__))
+    return f"{name} {zlib.crc32(code.encode()):08x}"
+
+
+def contents_of_code(code: types.CodeType) -> Any:
+    """A function's code without line numbers, the same in each process."""
+    return code.co_code, code.co_names, [_constant(each) for each in code.co_consts]
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, types.CodeType):
+        return contents_of_code(value)
+    if isinstance(value, tuple):
+        return tuple(map(_constant, value))
+    # The order of a set of strings differs between processes.
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else value
 
 
 def _flags(

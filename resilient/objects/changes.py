@@ -1,0 +1,367 @@
+"""Finds what differs from the beginning in a tree of objects, and encodes it.
+
+Identity comes first: an object that holds the very same objects has not changed. Only
+what can change in place (arrays, tensors, variables, generators) is read each time.
+"""
+
+import collections
+import contextlib
+import enum
+import re
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from resilient.keras_internals import BACKEND
+from resilient.objects import kinds, leaves
+from resilient.objects.parts import (
+    Globals,
+    is_transparent,
+    is_value,
+    parts_of,
+    unwrapped,
+)
+from resilient.objects.sizing import is_long
+from resilient.objects.training_setup import settings_of
+from resilient.objects.tree import (
+    CONTAINERS,
+    MISSING,
+    Node,
+    Tree,
+    are,
+    is_same,
+    path_of,
+)
+from resilient.serialization import Encoded, classes
+from resilient.serialization.entries import Entries, Entry
+from resilient.serialization.json_values import NotEncodable, encode, encode_part
+
+# Functions that a model makes, and what makes them, where that draws random numbers.
+_FIRST_CALLS = {
+    "tensorflow": {},
+    "jax": {"train_function": "fit"},
+    "torch": {"train_function": "fit", "test_function": "evaluate"},
+}[BACKEND]
+
+
+class _Lost(NotEncodable):
+    """A change that cannot be saved."""
+
+
+class _NotState(NotEncodable):
+    """A place that holds what is saved elsewhere."""
+
+
+def changes(tree: Tree, arrays: dict[str, np.ndarray]) -> Entries:
+    """What differs from the beginning, by home.
+
+    Args:
+        tree: The objects; gets the names of what is lost, and of what is baked into
+            traced steps.
+        arrays: Receives the larger arrays, not copied.
+    """
+    tree.own = tree.scope.own()
+    tree.take_built()
+    return _Pass(tree, arrays).run()
+
+
+def settle(tree: Tree) -> None:
+    """A step was traced: what that changed, it will change in each process."""
+    found = _Pass(tree, {}).changed()
+    # Plain values are named: a script may count on them.
+    tree.moving = frozenset(name for name, plain in found.items() if not plain)
+
+
+class _Pass:
+    """One pass over a tree."""
+
+    def __init__(self, tree: Tree, arrays: dict[str, np.ndarray]) -> None:
+        self._tree, self._arrays = tree, arrays
+        self._late: dict[int, str] = {}  # homes of new objects, by id
+        self._made: Entries = {}
+        self._homes = set(tree.homes)
+        # New objects, by id, and the known ones whose places they took.
+        self._stand_ins: dict[int, tuple[Any, Node]] = {}
+        self._present: set[int] | None = None
+
+    def run(self) -> Entries:
+        tree, found = self._tree, Entries()
+        watched = tree.watched()
+        for node in watched:
+            self._find_first_calls(node)
+        changed = [n for n in watched if n.parts is None or not is_same(n)]
+        for node in changed:
+            self._find_stand_ins(node, node.value)
+        values = {node.home: value for value, node in self._stand_ins.values()}
+        stand_ins = [n for _, n in self._stand_ins.values() if n not in changed]
+        for node in changed + stand_ins:
+            value = values.get(node.home, node.value)
+            if tree.is_baked(node):
+                names = self._changed(node, value)
+                tree.baked |= dict.fromkeys(n for n in names if n not in tree.moving)
+                if not node.outside or node.kind == "variable":
+                    continue
+            entry = self._entry(node, value)
+            if entry:
+                found[node.home] = entry
+        return found | self._made
+
+    def _find_first_calls(self, node: Node) -> None:
+        """Name a model of a callback that was called for the first time in training.
+
+        That draws from a global generator, as it will after each restart.
+        """
+        if node.parts is None or not node.outside or node.in_step:
+            return
+        for name, call in _FIRST_CALLS.items():
+            path = f".{name}"
+            made = node.parts.muted.get(path, MISSING) is None
+            if made and vars(node.value).get(name) is not None:
+                label = self._tree.label(node.home + path)
+                self._tree.lost[f"{label} (call {call} once before training)"] = None
+
+    def changed(self) -> dict[str, bool]:
+        """Names of what changed in traced steps, and whether it is a plain value."""
+        found: dict[str, bool] = {}
+        for node in self._tree.watched():
+            if self._tree.is_baked(node):
+                found |= self._changed(node, node.value)
+        return found
+
+    def _changed(self, node: Node, value: Any) -> dict[str, bool]:
+        """The same of one object."""
+        if node.learned:
+            return {}
+        home, fills = self._tree.label(node.home), self._tree.fills(node)
+        if node.parts is None:
+            limit, variable = self._tree.scope.limit, node.kind == "variable"
+            same = leaves.mark(value, node.kind, limit) == node.mark
+            return {} if same or (fills and not variable) else {home: variable}
+        parts, old = parts_of(value), node.parts
+        if parts is None:
+            return {}
+        now, before = parts.attributes, old.attributes
+        # What functions count, or an object of Keras learns of the first batch.
+        in_code = isinstance(value, Globals | types.CellType)
+        found: dict[str, bool] = {}
+        for name in {**before, **now}:
+            was, new = before.get(name, MISSING), now.get(name, MISSING)
+            if was is not new and not _are_equal(was, new):
+                settled = in_code or name in settings_of(type(value))
+                found[path_of(home, name)] = is_value(new) and not settled
+        if parts.items is None or fills or are(parts.items, old.items or ()):
+            return found
+        return {**found, home: False}
+
+    def _entry(self, node: Node, value: Any) -> Entry:
+        if node.parts is None:
+            return self._leaf(node, value)
+        parts, old = parts_of(value), node.parts
+        if parts is None:
+            return {}
+        parts = self._tree.scope.visible(node.home, parts)
+        entry: Entry = {}
+        attributes = self._attributes(node, value, parts.attributes)
+        if attributes:
+            entry["attributes"] = attributes
+        gone = [name for name in old.attributes if name not in parts.attributes]
+        if gone:
+            entry["gone"] = gone
+        if parts.items is not None and (
+            node.learned or not are(parts.items, old.items or ())
+        ):
+            with self._losing(node.home, value):
+                entry["items"] = self._items(value, node.home)
+        return entry
+
+    def _attributes(
+        self, node: Node, owner: Any, now: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        old = {} if node.learned or node.parts is None else node.parts.attributes
+        for name, value in now.items():
+            before = old.get(name, MISSING)
+            if before is value or _are_equal(before, value):
+                continue
+            if self._tree.is_handle(before, value):
+                continue
+            path = path_of(node.home, name)
+            if kinds.names_a_place(owner, name):
+                if before is not MISSING:
+                    self._lose(path, value)
+                continue
+            with self._losing(path, value):
+                found[name] = self._part(value, path)
+        return found
+
+    def _part(self, value: Any, path: str, *, whole: bool = False) -> Encoded:
+        return encode_part(
+            value,
+            self._arrays,
+            self._refer,
+            name=_array_name(path),
+            path=path,
+            known=self._tree.known,
+            whole=whole,
+        )
+
+    def _items(self, value: Any, path: str) -> Encoded:
+        self._check_size(path, value)
+        plain = dict(value) if isinstance(value, dict) else list(value)
+        return self._part(plain, path, whole=True)
+
+    def _leaf(self, node: Node, value: Any) -> Entry:
+        with self._losing(node.home, value):
+            if node.kind == "library":
+                now = leaves.mark(value, node.kind, self._tree.scope.limit)
+                if node.mark is not None and now not in (node.mark, None):
+                    raise _Lost(node.home, value)
+                return {}
+            if node.kind == "long":
+                return self._long(node, value)
+            now = leaves.mark(value, node.kind, self._tree.scope.limit)
+            if not node.learned and now == node.mark:
+                return {}
+            self._check_size(node.home, value)
+            name = _array_name(node.home)
+            content = leaves.encoded(value, node.kind, self._arrays, name)
+            return {"content": (node.kind, content)}
+        return {}
+
+    def _long(self, node: Node, value: Any) -> Entry:
+        now = leaves.items_of(value)
+        mark = leaves.mark(value, node.kind, self._tree.scope.limit)
+        if are(now, node.kept) and mark == node.mark:
+            return {}
+        order = leaves.order(node.kept, now)
+        if order is None:
+            raise _Lost(node.home, value)
+        content = encode(order, self._arrays, _array_name(node.home))
+        return {"content": (node.kind, content)}
+
+    def _check_size(self, path: str, value: Any) -> None:
+        if not self._tree.scope.is_limited:
+            return
+        if is_long(value) or getattr(value, "nbytes", 0) > leaves.KEPT_BYTES:
+            raise _Lost(path, value)
+
+    @contextlib.contextmanager
+    def _losing(self, path: str, value: Any) -> Iterator[None]:
+        """Name a place whose content cannot be saved, and forget what came of it."""
+        arrays, late = set(self._arrays), len(self._late)
+        try:
+            yield
+        except (NotEncodable, RecursionError) as error:
+            for new in list(self._late)[late:]:
+                self._made.pop(self._late.pop(new), None)
+            for name in set(self._arrays) - arrays:
+                del self._arrays[name]
+            if not isinstance(error, _NotState):
+                self._lose(path, value)
+
+    def _lose(self, path: str, value: Any) -> None:
+        self._tree.lost[self._tree.name(path, value)] = None
+
+    # References ----------------------------------------------------------------------
+
+    def _refer(self, value: Any, path: str) -> str | None:
+        """The home of an object; None for a value that is encoded as it is."""
+        value = unwrapped(value)
+        if is_value(value) or is_transparent(value) or isinstance(value, enum.Enum):
+            return None
+        node = self._tree.nodes.get(id(value))
+        if node is None and id(value) in self._stand_ins:
+            node = self._stand_ins[id(value)][1]
+        if id(value) in self._tree.own and node is None:
+            raise _NotState(path, value)
+        if kinds.is_code(value):
+            if classes.is_of_all(value):
+                return None
+            raise _Lost(path, value)
+        if node is not None:
+            return node.home
+        if id(value) not in self._late:
+            self._make(value, path)
+        return self._late[id(value)]
+
+    def _make(self, value: Any, path: str) -> None:
+        """Save an object that training made."""
+        self._check_size(path, value)
+        if not self._tree.can_be_made(value):
+            raise _Lost(path, value)
+        home = f"{path}+"
+        while home in self._homes:
+            home += "+"
+        self._homes.add(home)
+        self._late[id(value)] = home
+        self._made[home] = {}  # it may refer to itself
+        self._made[home] = self._new(home, value)
+
+    def _new(self, home: str, value: Any) -> Entry:
+        kind = leaves.kind_of(value)
+        if kind is not None:
+            name = _array_name(home)
+            return {"made": (kind, leaves.encoded(value, kind, self._arrays, name))}
+        if isinstance(value, list | dict | collections.deque):
+            argument: Any = None
+            if isinstance(value, collections.deque):
+                argument = value.maxlen
+            elif isinstance(value, collections.defaultdict):
+                argument = value.default_factory
+            found = (c for c in type(value).__mro__ if c in CONTAINERS.values())
+            made = next(found, list).__name__, self._part(argument, home)
+            return {"made": made, "items": self._items(value, home)}
+        attributes = classes.attributes(value).items()
+        return {
+            "made": ("object", classes.reference(type(value))),
+            "attributes": {n: self._part(x, path_of(home, n)) for n, x in attributes},
+        }
+
+    def _find_stand_ins(self, node: Node, value: Any) -> None:
+        """Find new objects in places of known ones that nothing else holds.
+
+        Such as a metric that ``on_epoch_begin`` makes: it counts as the known one.
+        """
+        parts, tree = parts_of(value), self._tree
+        if parts is None or node.parts is None:
+            return
+        places = [(parts.attributes, node.parts.attributes)]
+        places += [(parts.muted, node.parts.muted)]
+        for now, before in places:
+            for name, old in before.items():
+                new, known = now.get(name), tree.nodes.get(id(old))
+                if new is old or known is None or type(new) is not type(old):
+                    continue
+                if id(new) in tree.nodes or id(new) in self._stand_ins:
+                    continue
+                if known.kind in ("opaque", "library") or tree.can_be_made(new):
+                    continue
+                if self._is_gone(old):
+                    self._stand_ins[id(new)] = new, known
+                    self._find_stand_ins(known, new)
+
+    def _is_gone(self, old: Any) -> bool:
+        if self._present is None:
+            found = (parts_of(n.value) for n in self._tree.nodes.values() if n.parts)
+            self._present = {
+                id(item)
+                for parts in found
+                if parts is not None
+                for items in (parts.attributes.values(), parts.items or ())
+                for item in (*items, *parts.muted.values(), *parts.others.values())
+            }
+        return id(old) not in self._present
+
+
+def _are_equal(before: Any, value: Any) -> bool:
+    """Whether two plain values are the same."""
+    if type(before) is not type(value) or not is_value(value):
+        return False
+    return repr(before) == repr(value)
+
+
+def _array_name(path: str) -> str:
+    """Prefix of the names of the arrays at a path."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", path)

@@ -1,0 +1,394 @@
+"""Restores a tree of objects to a saved state, whatever this process has done to it.
+
+Everything is decoded before anything is changed. Then each object gets its saved
+content, or the content that it had when training began; the very same objects, since
+others may refer to them. At the end, the tree is compared with what was saved.
+"""
+
+import collections
+import inspect
+import json
+import re
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from resilient.objects import kinds, leaves
+from resilient.objects.changes import changes
+from resilient.objects.parts import (
+    Globals,
+    Parts,
+    hidden_of,
+    is_owned,
+    is_value,
+    parts_of,
+)
+from resilient.objects.tree import CONTAINERS, MISSING, Node, Tree
+from resilient.serialization import classes
+from resilient.serialization.classes import Known, NotKnownError
+from resilient.serialization.decoding import Reference, decode, decode_parts
+from resilient.serialization.entries import Entries, Entry
+from resilient.serialization.schema import MalformedError, taking, well_formed
+
+_WHAT = "the state of objects"
+
+
+def plan(
+    tree: Tree, saved: object, arrays: Mapping[str, Any], *, only_step: bool = False
+) -> Callable[[], list[str]]:
+    """Read what ``changes`` returned; nothing changes until the result is called.
+
+    Args:
+        tree: The objects.
+        saved: Their state.
+        arrays: The larger arrays.
+        only_step: Restore only what nothing but the training step reads.
+
+    Returns:
+        A function that restores it, and returns the names of what could not be.
+
+    Raises:
+        NotKnownError: It refers to a missing class or function.
+        MalformedError: It is not what was saved.
+    """
+    entries = well_formed(Entries, saved, _WHAT)
+    with taking(_WHAT):
+        restore = _Restore(tree, entries, arrays, only_step=only_step)
+    return restore.run
+
+
+class _Wanted:
+    """What one object is to become, decoded."""
+
+    def __init__(
+        self, home: str, entry: Entry, arrays: Mapping[str, Any], known: Known
+    ) -> None:
+        self.gone = entry.get("gone", [])
+        self.attributes = {
+            name: decode_parts(data, arrays, known)
+            for name, data in entry.get("attributes", {}).items()
+        }
+        self.items: Any = MISSING
+        if "items" in entry:
+            self.items = decode_parts(entry["items"], arrays, known)
+            if type(self.items) not in (list, dict):
+                raise MalformedError(f"the items of {home}")
+        self.content: tuple[str, Any] | None = None
+        if "content" in entry:
+            kind, data = entry["content"]
+            self.content = kind, decode(data, arrays, known)
+        self.made: tuple[str, Any] | None = None
+        if "made" in entry:
+            self.made = self._made(*entry["made"], arrays, known)
+
+    def _made(
+        self, kind: str, data: Any, arrays: Mapping[str, Any], known: Known
+    ) -> tuple[str, Any]:
+        if kind in leaves.MADE:
+            return kind, decode(data, arrays, known)
+        if kind == "object":
+            cls = known.get(data) if isinstance(data, str) else None
+            if not isinstance(cls, type):
+                raise NotKnownError(data)
+            return kind, cls
+        if kind not in CONTAINERS:
+            raise MalformedError(f"a new object of kind {kind!r}")
+        if issubclass(CONTAINERS[kind], dict) is not (type(self.items) is dict):
+            raise MalformedError(f"the items of a {kind}")
+        return kind, decode_parts(data, arrays, known)
+
+    def new(self) -> Any:
+        """An object of this kind, empty if it is a container."""
+        kind, data = self.made or ("", None)
+        if kind in leaves.MADE:
+            return leaves.made(kind, data)
+        if isinstance(data, type):
+            return classes.rebuild(data, {})
+        cls = CONTAINERS[kind]
+        if cls is collections.deque:
+            return collections.deque(maxlen=data)
+        if cls is collections.defaultdict:
+            return collections.defaultdict(data)
+        return cls()
+
+
+class _Restore:
+    """One restore, which may be repeated."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        entries: Entries,
+        arrays: Mapping[str, Any],
+        *,
+        only_step: bool,
+    ) -> None:
+        self._tree, self._entries, self._arrays = tree, entries, arrays
+        self._only_step = only_step
+        self._wanted = {
+            home: _Wanted(home, entry, arrays, tree.known)
+            for home, entry in entries.items()
+        }
+        self._new: dict[str, Any] = self._make()
+        self._problems: dict[str, None] = {}
+
+    def run(self) -> list[str]:
+        """Restore everything; return the names of what could not be restored."""
+        with taking(_WHAT):
+            return self._run()
+
+    def _make(self) -> dict[str, Any]:
+        return {h: x.new() for h, x in self._wanted.items() if x.made is not None}
+
+    def _run(self) -> list[str]:
+        tree, self._problems = self._tree, {}
+        tree.own, self._new = tree.scope.own(), self._make()
+        nodes = [n for n in tree.watched() if n.outside or not tree.is_baked(n)]
+        if self._only_step:
+            nodes = [node for node in nodes if not node.outside]
+        for node in nodes:
+            if node.parts is None:
+                self._restore_leaf(node)
+        for node in nodes:
+            if node.parts is not None:
+                self._restore_parts(node, node.parts)
+        for home, value in self._new.items():
+            self._fill(home, value)
+        for home in self._wanted:
+            if home not in tree.homes and home not in self._new:
+                self._problems[tree.label(home)] = None
+        self._compare()
+        return list(self._problems)
+
+    def _fill(self, home: str, value: Any) -> None:
+        wanted = self._wanted[home]
+        for name, item in wanted.attributes.items():
+            found = self._resolved(item, home)
+            if not classes.is_attribute(name) or found is MISSING:
+                self._fail(home, value)
+                continue
+            object.__setattr__(value, name, found)
+        if wanted.items is not MISSING:
+            _set_items(value, self._resolved(wanted.items, home))
+
+    def _restore_leaf(self, node: Node) -> None:
+        wanted = self._wanted.get(node.home)
+        if wanted is not None and wanted.content is not None:
+            self._write(node, *wanted.content)
+        elif node.kind == "long":
+            if leaves.items_of(node.value) != node.kept:
+                self._reorder(node, np.arange(len(node.kept)))
+        elif not (node.learned or self._is_as_it_was(node)):
+            if node.kept is None:
+                self._fail(node.home, node.value)
+            else:
+                self._write(node, node.kind, decode(*node.kept))
+
+    def _is_as_it_was(self, node: Node) -> bool:
+        if node.mark is None or leaves.is_fixed(node.value, node.kind):
+            return True
+        limit = self._tree.scope.limit
+        return leaves.mark(node.value, node.kind, limit) == node.mark
+
+    def _write(self, node: Node, kind: str, plain: Any) -> None:
+        if kind == node.kind == "long":
+            self._reorder(node, plain)
+            return
+        try:
+            if kind != node.kind:
+                raise ValueError("another kind of content")
+            leaves.write(node.value, kind, plain)
+        except Exception:  # another shape, or the object's own code failed
+            self._fail(node.home, node.value)
+
+    def _reorder(self, node: Node, order: Any) -> None:
+        fits = type(order) is np.ndarray and order.dtype == np.int64
+        if not fits or sorted(order.tolist()) != [*range(len(node.kept))]:
+            raise MalformedError(f"the order of {node.home} has not each place once")
+        if isinstance(node.value, list):
+            node.value[:] = [node.kept[place] for place in order.tolist()]
+        else:
+            self._fail(node.home, node.value)
+
+    def _restore_parts(self, node: Node, first: Parts) -> None:
+        owner, now = node.value, parts_of(node.value)
+        if now is None:
+            return
+        live = self._tree.scope.visible(node.home, now).attributes
+        wanted = self._attributes(node, {} if node.learned else first.attributes)
+        for name, value in wanted.items():
+            there = live.get(name, MISSING)
+            before = first.attributes.get(name, MISSING)
+            opened = value is before and self._tree.is_handle(value, there)
+            if there is value or opened:
+                continue
+            if self._may_write(owner, node.home, name):
+                _put(owner, name, value)
+            else:
+                self._fail(f"{node.home}.{name}", value)
+        for name, value in live.items():
+            if name not in wanted and self._goes(node, name, value):
+                _delete(owner, name)
+        if first.items is not None:
+            self._restore_items(node, first.items)
+
+    def _attributes(self, node: Node, first: Mapping[str, Any]) -> dict[str, Any]:
+        """What the attributes of an object are to be."""
+        found, wanted = dict(first), self._wanted.get(node.home)
+        for name in wanted.gone if wanted is not None else ():
+            if self._may_write(node.value, node.home, name):
+                found.pop(name, None)
+            else:
+                self._fail(f"{node.home}.{name}", None)
+        for name, item in wanted.attributes.items() if wanted is not None else ():
+            value = self._resolved(item, f"{node.home}.{name}")
+            if value is not MISSING:
+                found[name] = value
+        return found
+
+    def _goes(self, node: Node, name: str, value: Any) -> bool:
+        """Whether an attribute that is not wanted is deleted: no file opened since."""
+        wanted = self._wanted.get(node.home)
+        if wanted is not None and name in wanted.gone:
+            return True
+        if node.learned:
+            return False
+        plain = isinstance(value, list | dict | tuple | set | np.ndarray)
+        return plain or is_value(value) or leaves.kind_of(value) in leaves.MADE
+
+    def _restore_items(self, node: Node, first: tuple[Any, ...]) -> None:
+        owner, wanted = node.value, self._wanted.get(node.home)
+        if wanted is not None and wanted.items is not MISSING:
+            items = self._resolved(wanted.items, node.home)
+            if isinstance(items, dict) is not isinstance(owner, dict):
+                self._fail(node.home, owner)
+                return
+        elif node.learned:
+            return
+        elif isinstance(owner, dict):
+            half = len(first) // 2
+            items = dict(zip(first[:half], first[half:], strict=True))
+        else:
+            items = first
+        _set_items(owner, items)
+
+    def _may_write(self, owner: Any, home: str, name: str) -> bool:
+        """Whether an attribute holds data, and may be set from a checkpoint."""
+        if isinstance(owner, Globals):
+            return name in owner.names
+        if isinstance(owner, types.CellType):
+            return name == "cell_contents"
+        if not classes.is_attribute(name) or kinds.names_a_place(owner, name):
+            return False
+        hidden = {*hidden_of(owner), *self._tree.scope.hidden.get(home, ())}
+        if name in hidden or is_owned(owner, name):
+            return False
+        if not isinstance(owner, type) and name in getattr(owner, "__dict__", {}):
+            return True
+        cls = owner if isinstance(owner, type) else type(owner)
+        there = inspect.getattr_static(cls, name, None)
+        is_method = callable(there) or hasattr(type(there), "__get__")
+        return isinstance(there, types.MemberDescriptorType) or not is_method
+
+    def _resolved(self, item: Any, home: str) -> Any:
+        """A decoded value with the objects that it refers to."""
+        if isinstance(item, Reference):
+            if item.home in self._new:
+                return self._new[item.home]
+            node = self._tree.homes.get(item.home)
+            # A checkpoint must not pass on code.
+            if node is None or kinds.is_code(node.value):
+                self._problems[self._tree.label(home)] = None
+                return MISSING
+            return node.value
+        cls = type(item)
+        if cls is list:
+            return list(self._all(item, home))
+        if cls is dict:
+            values = self._all(item.values(), home)
+            return dict(zip(self._all(item, home), values, strict=False))
+        if isinstance(item, tuple):
+            return tuple.__new__(cls, self._all(item, home))
+        return frozenset(self._all(item, home)) if cls is frozenset else item
+
+    def _all(self, items: Any, home: str) -> Iterator[Any]:
+        found = (self._resolved(item, home) for item in items)
+        return (item for item in found if item is not MISSING)
+
+    def _fail(self, path: str, value: Any) -> None:
+        self._problems[self._tree.name(path, value)] = None
+
+    def _compare(self) -> None:
+        """Name what is not as it was saved."""
+        arrays: dict[str, np.ndarray] = {}
+        now = changes(self._tree, arrays)
+        for home, entry in self._entries.items():
+            node = self._tree.homes.get(home)
+            asked = node is not None and node.kind in ("state_dict", "file")
+            if home not in now or asked:  # as the script makes it, or what it says
+                continue
+            if not _are_equal(entry, now[home], self._arrays, arrays):
+                value = self._new[home] if node is None else node.value
+                self._fail(home, value)
+
+
+def _are_equal(
+    was: Entry, now: Entry, theirs: Mapping[str, Any], ours: Mapping[str, Any]
+) -> bool:
+    """Whether two encoded objects are the same, arrays included."""
+    text = json.dumps(was, sort_keys=True)
+    return text == json.dumps(now, sort_keys=True) and all(
+        np.asarray(theirs[name]).tobytes() == np.asarray(ours[name]).tobytes()
+        for name in re.findall(r'"array": "([^"]*)"', text)
+    )
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute, and call nothing."""
+    if isinstance(owner, Globals):
+        owner.values[name] = value
+    elif isinstance(owner, types.CellType):
+        owner.cell_contents = value
+    elif isinstance(owner, type):
+        type.__setattr__(owner, name, value)
+    elif _is_slot(owner, name):
+        object.__setattr__(owner, name, value)
+    else:
+        owner.__dict__[name] = value
+
+
+def _delete(owner: Any, name: str) -> None:
+    """Delete an attribute, and call nothing."""
+    if isinstance(owner, Globals):
+        del owner.values[name]
+    elif isinstance(owner, types.CellType):
+        del owner.cell_contents
+    elif isinstance(owner, type):
+        type.__delattr__(owner, name)
+    elif _is_slot(owner, name):
+        object.__delattr__(owner, name)
+    else:
+        del owner.__dict__[name]
+
+
+def _is_slot(owner: Any, name: str) -> bool:
+    found = inspect.getattr_static(type(owner), name, None)
+    return isinstance(found, types.MemberDescriptorType)
+
+
+def _set_items(owner: Any, items: Any) -> None:
+    """Give a container these items, past what a derived class does."""
+    if isinstance(owner, collections.deque):
+        owner.clear()
+        owner.extend(items)
+    elif isinstance(owner, list):
+        list.clear(owner)
+        list.extend(owner, items)
+    else:
+        ordered = isinstance(owner, collections.OrderedDict)
+        base: Any = collections.OrderedDict if ordered else dict
+        base.clear(owner)
+        for key, value in items.items():
+            base.__setitem__(owner, key, value)
