@@ -158,10 +158,9 @@ class _Pass:
     def _entry(self, node: Node, value: Any) -> Entry:
         if node.parts is None:
             return self._leaf(node, value)
-        parts, old = parts_of(value), node.parts
+        parts, old = self._tree.scope.parts_of(node.home, value), node.parts
         if parts is None:
             return {}
-        parts = self._tree.scope.visible(node.home, parts)
         entry: Entry = {}
         attributes = self._attributes(node, value, parts.attributes)
         if attributes:

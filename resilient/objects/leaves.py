@@ -168,8 +168,6 @@ def write(value: Any, kind: str, plain: Any) -> None:
         rng.set_state(value, rng.state(plain))
     elif kind == "state_dict":
         value.load_state_dict(plain)
-    elif kind == "long":
-        _require(type(plain) is np.ndarray and len(plain) == len(value))
     elif kind == "table":
         keys, _ = value.export()
         value.remove(keys)

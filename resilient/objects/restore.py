@@ -23,7 +23,6 @@ from resilient.objects.parts import (
     hidden_of,
     is_owned,
     is_value,
-    parts_of,
 )
 from resilient.objects.tree import CONTAINERS, MISSING, Node, Tree
 from resilient.serialization import classes
@@ -213,10 +212,11 @@ class _Restore:
             self._fail(node.home, node.value)
 
     def _restore_parts(self, node: Node, first: Parts) -> None:
-        owner, now = node.value, parts_of(node.value)
+        owner = node.value
+        now = self._tree.scope.parts_of(node.home, owner)
         if now is None:
             return
-        live = self._tree.scope.visible(node.home, now).attributes
+        live = now.attributes
         wanted = self._attributes(node, {} if node.learned else first.attributes)
         for name, value in wanted.items():
             there = live.get(name, MISSING)

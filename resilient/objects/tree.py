@@ -90,6 +90,11 @@ class Scope:
         hidden = self.hidden.get(home, ())
         return parts.without(hidden) if hidden else parts
 
+    def parts_of(self, home: str, value: Any) -> Parts | None:
+        """The visible parts of an object, as it is now; None if it has none."""
+        parts = parts_of(value)
+        return None if parts is None else self.visible(home, parts)
+
 
 @dataclass(eq=False, slots=True)
 class Node:
@@ -180,8 +185,7 @@ class Tree:
             if not self.is_baked(node) or node.outside:
                 continue
             if node.parts is not None:
-                parts = parts_of(node.value)
-                node.parts = parts and self.scope.visible(node.home, parts)
+                node.parts = self.scope.parts_of(node.home, node.value)
             elif not leaves.is_fixed(node.value, node.kind):
                 self._read(node, _STATE)
 
@@ -189,8 +193,7 @@ class Tree:
         """What Keras has made meanwhile in objects of its own is no change."""
         built = [node for node in self._unbuilt if _is_built(node.value)]
         for node in built:
-            parts = parts_of(node.value)
-            node.parts = parts and self.scope.visible(node.home, parts)
+            node.parts = self.scope.parts_of(node.home, node.value)
         if built:
             self._unbuilt = [node for node in self._unbuilt if node not in built]
 
