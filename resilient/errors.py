@@ -8,7 +8,7 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, cast
 
@@ -243,16 +243,17 @@ def warn_not_exact(what: str, names: Sequence[str]) -> None:
 
 
 class WarnOnce:
-    """Warns like ``warn_not_exact``, once for each name."""
+    """Warns like ``warn_not_exact``, once for each name; names may have lines."""
 
     def __init__(self) -> None:
         self._said: set[tuple[str, str]] = set()
 
-    def __call__(self, what: str, names: Sequence[str]) -> None:
-        new = [name for name in names if (what, name) not in self._said]
+    def __call__(self, what: str, names: Sequence[str] | Mapping[str, str]) -> None:
+        lines = names if isinstance(names, Mapping) else {name: name for name in names}
+        new = [name for name in lines if (what, name) not in self._said]
         self._said.update((what, name) for name in new)
         if new:
-            warn_not_exact(what, new)
+            warn_not_exact(what, [lines[name] for name in new])
 
 
 def _user_level() -> int:

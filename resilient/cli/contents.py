@@ -82,15 +82,15 @@ def _facts(run: RunJson) -> JSON:
         for name, value in (identity if of_loop is None else of_loop).items()
         if name.startswith("data ")
     }
-    rate = outline(run.learning_rate, {}) if isinstance(run, FitRun) else None
-    rate = from_json(float | None, rate)  # type: ignore[arg-type]
+    rates = outline(run.learning_rates, {}) if isinstance(run, FitRun) else {}
+    rates = from_json(dict[str, float], rates)
     callbacks = run.callbacks if isinstance(run, FitRun) else []
     stateful = run.stateful if isinstance(run, FitRun) else {}
     return {
         "model": known.model,
         "variables": [_variable(each) for each in run.variables],
         "optimizer": known.optimizer,
-        "learning_rate": None if rate is None else strict(rate),
+        "learning_rates": {name: strict(rate) for name, rate in rates.items()},
         "data": data,
         "batches_per_epoch": _batches(data, known),
         "callbacks": [each["class"] for each in callbacks],
@@ -164,12 +164,11 @@ def _show_run(run: JSON, data: JSON) -> None:
     if run["optimizer"]:
         wrapped = " of ".join(run["optimizer"])
         say(f"optimizer: {wrapped}{_held(run, 'optimizer')}")
-    if (
-        len(run["optimizer"]) == 1
-    ):  # an optimizer that wraps another has no rate of its own
-        rate = run["learning_rate"]
-        of_script = "a schedule" if rate is None else f"{float(rate):.6g}"
-        say(f"learning rate: {of_script} (set by the script)")
+    rates = {name: f"{float(x):.6g}" for name, x in run["learning_rates"].items()}
+    if run["optimizer"] and not rates:
+        rates = {"learning rate": "a schedule"}
+    for name, rate in rates.items():
+        say(f"{name}: {rate} (set by the script)")
     if run["data"]:
         facts = (_fact(k, x) for k, x in run["data"].items() if x is not None)
         say(f"data: {', '.join(facts)}")

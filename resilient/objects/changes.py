@@ -24,7 +24,6 @@ from resilient.objects.parts import (
     unwrapped,
 )
 from resilient.objects.sizing import is_long
-from resilient.objects.training_setup import settings_of
 from resilient.objects.tree import (
     CONTAINERS,
     MISSING,
@@ -37,6 +36,7 @@ from resilient.objects.tree import (
 from resilient.serialization import Encoded, classes
 from resilient.serialization.entries import Entries, Entry
 from resilient.serialization.json_values import NotEncodable, encode, encode_part
+from resilient.state.settings import settings_of
 
 # Functions that a model makes, and what makes them, where that draws random numbers.
 _FIRST_CALLS = {

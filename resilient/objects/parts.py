@@ -19,9 +19,9 @@ import numpy as np
 
 from resilient.keras_internals import bookkeeping
 from resilient.objects import kinds
-from resilient.objects.functions import global_names
 from resilient.serialization import classes
 from resilient.serialization.json_types import BY_TYPE
+from resilient.state.functions import global_names
 
 _SCALARS = frozenset(
     {type(None), bool, int, float, complex, str, bytes, type(...), slice, range}

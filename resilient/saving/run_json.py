@@ -72,7 +72,7 @@ class FitRun(RunJson):
         callbacks: The state of each callback.
         stateful: The user's own objects, by name.
         fingerprint: The identity of the run.
-        learning_rate: The script's learning rate.
+        learning_rates: The script's learning rates, by name.
         losses: What the loss watch has seen.
         setup: The training setup, where it differs from the script's.
         attributes: What else training changed in Python objects, by home.
@@ -88,7 +88,7 @@ class FitRun(RunJson):
     callbacks: list[JSON]
     stateful: JSON
     fingerprint: JSON
-    learning_rate: Encoded
+    learning_rates: Encoded
     losses: JSON
     setup: JSON
     attributes: JSON
@@ -192,8 +192,7 @@ class _Fingerprint:
 
 class _Setup(TypedDict, total=False):
     script: JSON
-    now: JSON
-    then: JSON
+    changed: dict[str, Annotated[str, Meta(max_length=2000)]]
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ class _Inside:
 class _Decoded:
     """The contents of encoded fields."""
 
-    learning_rate: float | None = None
+    learning_rates: dict[str, float] = field(default_factory=dict)
     epoch_logs: dict[str, float] | None = None
 
 

@@ -6,7 +6,7 @@ training can continue with warn once, and the script's value wins.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from resilient.errors import warn_not_exact
 from resilient.serialization import JSON
@@ -14,7 +14,10 @@ from resilient.state.data_comparison import data_differences
 from resilient.state.difference import Difference, differences, edits, line
 from resilient.state.training_only import is_training_only
 
-_LAYER_SETTING = re.compile(r"(layer \d+) \((\w+)\) (\w+)")
+_LAYER_SETTING = re.compile(r"layer \d+ \((\w+)\)\.(\w+).*")
+_CODE = re.compile(r"^(\S+) [0-9a-f]{8}$")  # a function, and the checksum of its code
+_METRICS = ("metrics", "weighted_metrics")
+_POLICY = ".dtype_policy"
 _OF_BACKENDS = ("tensorflow", "jax", "jaxlib", "torch", "jit_compile")
 _SPREAD = ("device mesh", "replicas", "sums between processes")
 
@@ -33,7 +36,7 @@ def identity_differences(
     """
     theirs, ours = saved["identity"], live["identity"]
     # Others are worded separately, or cannot be compared yet.
-    own = ("data ", "inputs of layer ", "layers", "dtype policies", "objects")
+    own = ("data ", "inputs of ", "layers", "objects")
     mine, yours = (
         {k: v for k, v in each.items() if not k.startswith(own)}
         for each in (theirs, ours)
@@ -56,6 +59,14 @@ def identity_differences(
     return found + data_differences(theirs, ours)
 
 
+def metric_differences(saved: JSON, live: JSON) -> list[Difference]:
+    """How the settings of metrics differ, whose state depends on them."""
+    every = {**saved["settings"], **live["settings"]}
+    names = {name for name in every if name.startswith(_METRICS)}
+    lines = differences(*_picked(saved, live, names))
+    return [Difference("metrics", line) for line in lines]
+
+
 def _layer_differences(saved: JSON, live: JSON, of: str) -> list[Difference]:
     theirs, ours = saved["identity"], live["identity"]
     was, now = theirs.get("layers", []), ours.get("layers", [])
@@ -63,28 +74,20 @@ def _layer_differences(saved: JSON, live: JSON, of: str) -> list[Difference]:
         known = isinstance(was, list) and all(isinstance(each, str) for each in was)
         lines = _edits(was, now) if known else [line("layers", was, now)]
         return [Difference("run", each) for each in lines]
-    policies = theirs.get("dtype policies"), ours.get("dtype policies", [])
-    if not isinstance(policies[0], list) or len(policies[0]) != len(now):
-        policies = [None] * len(now), policies[1]
+    inputs = (k for k in {**theirs, **ours} if k.startswith("inputs of "))
     found = [
-        f"layer {i} ({now[i]}): dtype policy {old} in the checkpoint, {new} now"
-        for i, (old, new) in enumerate(zip(*policies, strict=False))
-        if old != new
-    ]
-    inputs = (k for k in {**theirs, **ours} if k.startswith("inputs of layer "))
-    found += [
-        f"{name.removeprefix('inputs of ')}: it is called on different inputs or "
-        "constants"
+        f"{name.removeprefix('inputs of ')}: other inputs or constants than in the "
+        "checkpoint"
         for name in inputs
         if repr(theirs.get(name)) != repr(ours.get(name))
     ]
     function = _of_function(saved, live)
+    policies = {name for name in function if name.endswith(_POLICY)}
+    found += differences(*_picked(saved, live, policies))
+    settings = differences(*_picked(saved, live, function - policies))
     return [
         *(Difference("run", line) for line in found),
-        *(
-            Difference(of, line)
-            for line in differences(*_picked(saved, live, function))
-        ),
+        *(Difference(of, line) for line in settings),
     ]
 
 
@@ -97,16 +100,31 @@ def _of_function(saved: JSON, live: JSON) -> set[str]:
         # Another Keras version may name things that were always there.
         both = name in theirs and name in ours
         if layer and (both or theirs.get("keras") == ours.get("keras")):
-            _, kind, setting = layer.groups()
+            kind, setting = layer.groups()
             if not is_training_only(kind, setting):
                 found.add(name)
     return found
 
 
-def _picked(saved: JSON, live: JSON, names: set[str]) -> tuple[JSON, JSON]:
+def _settings(saved: JSON, live: JSON) -> tuple[JSON, JSON]:
+    """The settings of both, without code where another Python compiled it."""
+    both = saved["settings"], live["settings"]
+    if both[0].get("python") == both[1].get("python"):
+        return both
     theirs, ours = (
-        {k: v for k, v in each["settings"].items() if k in names}
-        for each in (saved, live)
+        {
+            name: _CODE.sub(r"\1", x) if isinstance(x, str) else x
+            for name, x in y.items()
+        }
+        for y in both
+    )
+    return theirs, ours
+
+
+def _picked(saved: JSON, live: JSON, names: Container[str]) -> tuple[JSON, JSON]:
+    theirs, ours = (
+        {name: x for name, x in each.items() if name in names}
+        for each in _settings(saved, live)
     )
     return theirs, ours
 
@@ -116,7 +134,7 @@ def refrozen(saved: JSON, live: JSON) -> list[str]:
     now: dict[bool, int] = {True: 0, False: 0}
     for name, value in live["settings"].items():
         was = saved["settings"].get(name)
-        if name.endswith(" trainable") and isinstance(was, bool) and was is not value:
+        if name.endswith(".trainable") and isinstance(was, bool) and was is not value:
             now[bool(value)] += 1
     return [
         f"{n} layer{'s are' if n > 1 else ' is'} {a} that {'were' if n > 1 else 'was'} "
@@ -160,14 +178,14 @@ def changed_settings(
     left_out = {*_of_function(saved, live), *_SPREAD, *but}
     if elsewhere:
         left_out |= {*_OF_BACKENDS}
-    unlike = () if optimizer else ("optimizer ",)
+    unlike = _METRICS if optimizer else (*_METRICS, "optimizer")
     theirs, ours = (
         {
             k: v
-            for k, v in each["settings"].items()
+            for k, v in each.items()
             if k not in left_out and not k.startswith(unlike)
         }
-        for each in (saved, live)
+        for each in _settings(saved, live)
     )
     changed = differences(theirs, ours) + _of_devices(saved, live)
     if elsewhere:

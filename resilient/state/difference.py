@@ -24,18 +24,19 @@ class Difference:
 
 
 def differences(saved: JSON, live: JSON) -> list[str]:
-    """Which facts differ, one line each.
+    """Which facts differ, one line each, but for those inside of what differs.
 
     Args:
         saved: The facts of a checkpoint, by name.
         live: The facts of this run.
     """
-    return [
-        line(name, saved.get(name), live.get(name))
-        for name in (*saved, *(k for k in live if k not in saved))
-        # repr: nan equals itself, True is not 1
-        if repr(saved.get(name)) != repr(live.get(name))
-    ]
+    found: dict[str, str] = {}
+    for name in saved | live:
+        was, now = saved.get(name), live.get(name)
+        inside = any(name.startswith((f"{x}.", f"{x}[", f"{x} ")) for x in found)
+        if not inside and repr(was) != repr(now):  # nan equals itself, True is not 1
+            found[name] = line(name, was, now)
+    return [*found.values()]
 
 
 def line(name: str, was: Any, now: Any) -> str:

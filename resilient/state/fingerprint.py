@@ -27,10 +27,10 @@ from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.backends.determinism import in_effect
 from resilient.serialization import JSON
-from resilient.serialization.schema import strict
 from resilient.state import replicas
 from resilient.state.build import is_built
-from resilient.state.topology import ends, topology
+from resilient.state.settings import Settings, optimizers, raw_config
+from resilient.state.topology import topology
 
 logger = logging.getLogger(__name__)
 
@@ -49,62 +49,43 @@ def fingerprint(
 ) -> JSON:
     """The facts of this run as JSON; arguments as for ``RunFingerprint``."""
     function = of_layers(model, config)
-    return {
+    rest = {
         "identity": {
             "backend": keras_internals.BACKEND,
-            **function["identity"],
             "optimizer": class_names(model.optimizer),
             "steps_per_execution": int(model.steps_per_execution),
             "initial_epoch": int(fit_arguments["initial_epoch"]),
             "steps_per_epoch": fit_arguments["steps_per_epoch"],
             **{f"data {name}": value for name, value in data.items()},
         },
-        "settings": {
-            **_spread(model),
-            "run_eagerly": bool(model.run_eagerly),
-            "jit_compile": bool(model.jit_compile),
-            **function["settings"],
-            **of_training(model),
-            **environment(backend),
-        },
+        "settings": {**_spread(model), **environment(backend)},
         "determinism": in_effect(),
     }
+    return {part: {**function[part], **rest[part]} for part in rest}
 
 
 def of_layers(model: keras.layers.Layer, config: JSON) -> JSON:
-    """Facts about the function that a model or layer with this config computes."""
-    alone = not isinstance(model, keras.Model)
-    layers = list(model._flatten_layers(include_self=alone))
+    """Facts about what a model or layer with this config computes, and how it trains.
+
+    Args:
+        model: The model or layer, built.
+        config: What its ``get_config()`` returns.
+    """
+    settings = Settings(model, whole=True)
+    layers = settings.layers[isinstance(model, keras.Model) :]
     return {
         "identity": {
             "model": type(model).__name__,
             "layers": [type(layer).__name__ for layer in layers],
-            "dtype policies": [layer.dtype_policy.name for layer in layers],
             **topology(config),
         },
         "settings": {
             "keras": keras.__version__,
-            **{
-                f"layer {i} ({type(layer).__name__}) {key}": value
-                for i, layer in enumerate(layers)
-                for key, value in plain_config(layer).items()
-            },
+            "python": platform.python_version(),
+            **settings.facts,
         },
         "determinism": {},
     }
-
-
-def of_training(model: keras.Model) -> JSON:
-    """The settings that a compiled model trains with, as JSON."""
-    return {
-        "loss": _simple(getattr(model, "loss", None)),
-        **of_optimizer(model.optimizer),
-    }
-
-
-def of_optimizer(optimizer: keras.optimizers.Optimizer) -> JSON:
-    """Its settings except the learning rate, which is a variable or a schedule."""
-    return {f"optimizer {key}": x for key, x in plain_config(optimizer).items()}
 
 
 def _spread(model: keras.Model) -> JSON:
@@ -131,7 +112,7 @@ class RunFingerprint:
         backend: Of the model.
 
     Attributes:
-        learning_rate: The script's rate, if it is a plain number.
+        rates: The script's learning rates that are plain numbers, by name.
         architecture: The model's.
     """
 
@@ -142,7 +123,8 @@ class RunFingerprint:
         fit_arguments: Mapping[str, Any],
         backend: Backend,
     ) -> None:
-        self.learning_rate = learning_rate(model.optimizer)
+        found = learning_rates(model.optimizer)
+        self.rates = {name: number for name, (_, number) in found.items()}
         self.architecture = Architecture(model)
         self._model = model
         self._rest = data, fit_arguments, backend
@@ -167,20 +149,30 @@ class RunFingerprint:
         return {
             **{name: arguments[name] for name in _SHARED},
             "validation_data": "given" if validated else "none",
-            "learning rate": self.learning_rate,
+            **self.rates,
             **{k: v for k, v in either.items() if k.partition(" ")[0] not in mine},
         }
 
 
-def learning_rate(optimizer: Any) -> float | None:
-    """An optimizer's learning rate, if it is a plain number."""
-    rate = getattr(optimizer, "_learning_rate", None)
-    if not isinstance(rate, keras.Variable):
-        return None
-    value = keras.ops.convert_to_tensor(rate)
-    if keras_internals.BACKEND == "tensorflow":
-        value += 0.0  # a plain tensor, even if the variable has replicas
-    return float(value)  # JAX would compile a sum
+def learning_rates(optimizer: Any) -> dict[str, tuple[keras.Variable, float]]:
+    """The learning rates that are plain numbers: their variables and values, by name.
+
+    Args:
+        optimizer: One that may hold others, each with its own rate.
+    """
+    every, found = dict(optimizers(optimizer)), {}
+    for name, each in every.items():
+        rate = getattr(each, "_learning_rate", None)
+        if not isinstance(rate, keras.Variable):
+            continue
+        value = keras.ops.convert_to_tensor(rate)
+        if keras_internals.BACKEND == "tensorflow":
+            value += 0.0  # a plain tensor, even if the variable has replicas
+        number = float(value)  # JAX would compile a sum
+        if number or each is optimizer is list(every.values())[-1]:
+            inner = name.removeprefix("optimizer").removeprefix(".")
+            found["learning rate" + f" of {inner}" * bool(inner)] = rate, number
+    return found
 
 
 def environment(backend: Backend) -> dict[str, str]:
@@ -194,39 +186,8 @@ def environment(backend: Backend) -> dict[str, str]:
 
 
 def class_names(optimizer: Any) -> list[str]:
-    """The class of an optimizer, and of each optimizer that it wraps."""
-    names = []
-    while optimizer is not None:
-        names.append(type(optimizer).__name__)
-        optimizer = getattr(optimizer, "inner_optimizer", None)
-    return names
-
-
-def plain_config(thing: Any) -> JSON:
-    """The plain values in a layer's or optimizer's config, except names."""
-    # Seeds differ by process if the script gives none, and are restored. Shapes of
-    # input layers depend on how the model was built; weights are compared separately,
-    # including those in a torch module that a layer wraps.
-    left_out = (
-        *("name", "dtype", "learning_rate", "seed", "module"),
-        *("batch_shape", "batch_input_shape"),
-    )
-    config = raw_config(thing)
-    config |= ends(config)
-    simple = {k: _simple(v) for k, v in config.items() if k not in left_out}
-    return {k: v for k, v in simple.items() if v is not None}
-
-
-def _simple(value: Any) -> Any:
-    """``value`` if it is JSON already, otherwise None."""
-    if isinstance(value, float):
-        return strict(value)
-    if isinstance(value, (str, int, bool)):
-        return value
-    if isinstance(value, (list, tuple)):
-        items = [_simple(v) for v in value]
-        return None if any(v is None for v in items) else items
-    return None
+    """The class of an optimizer, and of each optimizer that it holds."""
+    return [type(each).__name__ for _, each in optimizers(optimizer)]
 
 
 class Architecture:
@@ -239,34 +200,22 @@ class Architecture:
 
     def now(self) -> str | None:
         """The text, computed once; None if there is none (yet)."""
-        self._look()
+        self._serialize()
         return self._text
 
     def config(self) -> JSON:
         """What the model's ``get_config()`` returns; empty if there is none."""
         # What the text was made of has the same, and large models need seconds for it.
-        whole = self._look()
+        whole = self._serialize()
         return raw_config(self._model) if whole is None else dict(whole["config"])
 
-    def _look(self) -> JSON | None:
+    def _serialize(self) -> JSON | None:
         """What Keras makes of the model, the first time that it is built."""
         if self._built or not is_built(self._model):
             return None
         self._built = True
         whole, self._text = _serialised(self._model)
         return whole
-
-
-def raw_config(thing: Any) -> JSON:
-    """``get_config()``, if available."""
-    try:
-        with warnings.catch_warnings():
-            # Keras's own get_config of an optimizer warns under numpy 2.4.
-            warnings.simplefilter("ignore")
-            return dict(thing.get_config())
-    except Exception:
-        # No optimizer, or a class without a config: nothing to compare.
-        return {}
 
 
 def _serialised(model: keras.Model) -> tuple[JSON | None, str | None]:

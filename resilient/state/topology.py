@@ -11,27 +11,29 @@ from resilient.serialization import JSON
 from resilient.serialization.schema import strict
 
 
-def topology(config: JSON) -> JSON:
+def topology(config: JSON, name: str = "") -> JSON:
     """The inputs of each layer, from a model's ``get_config()``.
 
+    Args:
+        config: Of a functional model; others have no facts.
+        name: Prefix of the names of its layers, if it is inside another model.
+
     Returns:
-        A fact for each layer of a functional model; none for other models.
+        A fact for each layer, also of models inside, and for the outputs.
     """
-    places = _places(config)
-    return {
-        f"inputs of layer {place} ({layer.get('class_name')})": _renamed(
-            layer["inbound_nodes"], places
-        )
-        for place, layer in enumerate(_layers(config))
-        if layer.get("inbound_nodes")
-    }
-
-
-def ends(config: JSON) -> JSON:
-    """The input and output layers of a functional model."""
-    places = _places(config)
-    keys = ("input_layers", "output_layers")
-    return {key: _placed(config[key], places) for key in keys if key in config}
+    places, found = _places(config), JSON()
+    for place, layer in enumerate(_layers(config)):
+        own = f"{name}layer {place} ({layer.get('class_name')})"
+        if layer.get("inbound_nodes"):
+            found[f"inputs of {own}"] = _renamed(layer["inbound_nodes"], places)
+        inner = layer.get("config")
+        if isinstance(inner, dict) and "layers" in inner:
+            found |= topology(inner, f"{own} ")
+    for key in ("input_layers", "output_layers"):
+        if key in config:
+            what = key.replace("_layers", "s")
+            found[f"inputs of {name}{what}"] = _placed(config[key], places)
+    return found
 
 
 def _layers(config: JSON) -> list[JSON]:

@@ -6,14 +6,12 @@ bit for bit is warned of, once each.
 
 import contextlib
 import gc
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from resilient.backends.base import Backend, HeldTensors, Part
 from resilient.errors import WarnOnce
-from resilient.objects.training_setup import changes
 from resilient.progress import Progress
 from resilient.saving.run_json import RunJson
 from resilient.saving.snapshot import Snapshot
@@ -47,7 +45,6 @@ class InexactWarnings:
 
     def __init__(self) -> None:
         self._say = WarnOnce()
-        self._told: dict[str, set[str]] = defaultdict(set)  # changes reported, by model
 
     def drawn_ahead(self, generators: Collection[str]) -> None:
         """Global random generators that continue where the data left them."""
@@ -93,12 +90,10 @@ class InexactWarnings:
             setup: What ``TrainingSetup.to_json`` returned.
             do_it: When to change it instead.
         """
-        lines = changes(setup, but=self._told[model])
-        self._told[model].update(setup.get("now", {}))
         self._say(
             "a model was changed in the middle of training, so a resume will be "
             f"refused (make such changes {do_it})",
-            [model + line for line in lines],
+            {model + n: model + line for n, line in setup.get("changed", {}).items()},
         )
 
 

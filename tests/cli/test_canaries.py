@@ -97,7 +97,7 @@ HOSTILE_RUNS = {
             "settings": {},
             "determinism": {},
         },
-        "learning_rate": {"!": "float", "v": "000000000000f87f"},
+        "learning_rates": {"!": "dict", "v": [[ODD, 1.0]]},
     },
     "loop": {
         "variables": [{"name": f"a.{ODD}", "path": ODD, "shape": [], "dtype": "bool"}],
@@ -138,9 +138,9 @@ def test_a_run_is_shown_and_obeyed_by_no_terminal(tmp_path, capsys, kind, as_jso
         {"callbacks": [{"class": [ODD]}]},
         {"fingerprint": {"identity": [ODD], "settings": {}, "determinism": {}}},
         {"fingerprint": {"identity": {"model": {ODD: 1}}}},
-        {"learning_rate": {"!": "int", "v": "0x" + "f" * 1000}},
-        {"learning_rate": {"!": "array", "v": {"array": ODD}}},
-        {"learning_rate": {"!": ODD, "v": ODD}},
+        {"learning_rates": {"!": "int", "v": "0x" + "f" * 1000}},
+        {"learning_rates": {"!": "array", "v": {"array": ODD}}},
+        {"learning_rates": {"!": ODD, "v": ODD}},
     ],
     ids=str,
 )

@@ -10,7 +10,7 @@ from support import fitting
 from support.fitting import Do, Interrupt, Interrupted
 
 from resilient import CheckpointMismatchError, NotExactWarning
-from resilient.objects.training_setup import contents_of_code
+from resilient.state.settings import contents_of_code
 
 pytestmark = [
     pytest.mark.spread,

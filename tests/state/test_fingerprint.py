@@ -4,7 +4,8 @@ import keras
 import pytest
 
 from resilient.state.difference import differences
-from resilient.state.fingerprint import fingerprint, raw_config
+from resilient.state.fingerprint import fingerprint
+from resilient.state.settings import raw_config
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -24,7 +25,7 @@ def test_settings_that_are_lists_are_compared(adapter):
     assert differences(one, same) == []
     (line,) = differences(one, other)
     assert line.endswith(
-        "(MaxPooling1D) strides: the checkpoint has [1], this run has [2]"
+        "(MaxPooling1D).strides: the checkpoint has [1], this run has [2]"
     )
 
 
@@ -51,15 +52,15 @@ def test_other_outputs_of_a_model_inside_are_told(adapter):
         x = keras.Input((4, 2))
         return keras.Model(x, inner(*order)(x)[0])
 
-    def settings(*order):
+    def identity(*order):
         net = outer(*order)
         net.compile("sgd", "mse")
         arguments = {"initial_epoch": 0, "steps_per_epoch": None}
-        return fingerprint(net, {}, arguments, adapter, raw_config(net))["settings"]
+        return fingerprint(net, {}, arguments, adapter, raw_config(net))["identity"]
 
-    assert differences(settings(0, 1), settings(0, 1)) == []
-    (line,) = differences(settings(0, 1), settings(1, 0))
-    assert "output_layers: the checkpoint has [[1, 0, 0], [2, 0, 0]]" in line
+    assert differences(identity(0, 1), identity(0, 1)) == []
+    (line,) = differences(identity(0, 1), identity(1, 0))
+    assert "(Functional) outputs: the checkpoint has [[1, 0, 0], [2, 0, 0]]" in line
 
 
 def test_an_optimizer_that_another_wraps_is_compared(adapter):

@@ -4,7 +4,8 @@ import keras
 import pytest
 
 from resilient.state.comparison import identity_differences, warn_of_settings
-from resilient.state.fingerprint import fingerprint, raw_config
+from resilient.state.fingerprint import fingerprint
+from resilient.state.settings import raw_config
 from resilient.state.training_only import is_training_only
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -49,7 +50,7 @@ def test_another_function_is_another_model(setting, adapter):
     pair = [facts(FUNCTION[setting](x), adapter) for x in VALUES.get(setting, (1, 2))]
     (found,) = identity_differences(*pair)
     assert found.of == "config"
-    assert f") {setting}: the checkpoint has " in found.line
+    assert f").{setting}: the checkpoint has " in found.line
     warn_of_settings(*pair)  # says nothing of it
 
 
@@ -57,7 +58,7 @@ def test_another_function_is_another_model(setting, adapter):
 def test_what_only_trains_is_a_setting(setting, adapter):
     pair = [facts(TRAINING[setting](x), adapter) for x in (0.25, 0.5)]
     assert identity_differences(*pair) == []
-    with pytest.warns(match=rf"\) {setting}: the checkpoint has 0.25, this run has"):
+    with pytest.warns(match=rf"\)\.{setting}: the checkpoint has 0.25, this run has"):
         warn_of_settings(*pair)
 
 
@@ -70,7 +71,7 @@ def test_every_setting_of_augmentation_is_one_of_training():
 
 def test_what_another_version_of_keras_does_not_know_is_no_difference(adapter):
     old, new = (facts(keras.layers.ReLU(), adapter) for _ in range(2))
-    new["settings"]["layer 0 (ReLU) new_one"] = 3
+    new["settings"]["layer 0 (ReLU).new_one"] = 3
     assert len(identity_differences(old, new)) == 1
     old["settings"]["keras"] = "3.0.0"
     assert identity_differences(old, new) == []

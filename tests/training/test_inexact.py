@@ -147,7 +147,7 @@ def functional(factor, *, twice=False):
 @pytest.mark.parametrize(
     ("changed", "where"),
     [
-        ({"factor": 5.0}, r"layer \d \(Multiply\): it is called on different inputs"),
+        ({"factor": 5.0}, r"layer \d \(Multiply\): other inputs"),
         ({"factor": 2.0, "twice": True}, r"layer \d: this model has an Add that the"),
     ],
 )

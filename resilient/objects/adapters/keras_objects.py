@@ -7,19 +7,14 @@ import keras
 
 from resilient import keras_internals
 from resilient.objects.adapters.base import Kind
-from resilient.objects.training_setup import TrainingSetup, items_of
+from resilient.objects.training_setup import TrainingSetup
 from resilient.serialization import JSON, Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotEncodable, encode
 from resilient.state import replicas
 from resilient.state.build import is_built
-from resilient.state.fingerprint import (
-    class_names,
-    of_layers,
-    of_optimizer,
-    of_training,
-    raw_config,
-)
+from resilient.state.fingerprint import class_names, of_layers
+from resilient.state.settings import Settings, items_of, raw_config
 from resilient.state.variables import Variable, variables_of
 
 
@@ -96,7 +91,6 @@ class LayerKind(Kind):
         found = of_layers(self.value, raw_config(self.value))
         if getattr(self.value, "compiled", False):
             found["identity"]["optimizer"] = class_names(self.value.optimizer)
-            found["settings"] |= of_training(self.value)
         if is_built(self.value):  # later changes by the loop do not count
             self._fingerprint = found
         return found
@@ -143,7 +137,7 @@ class KerasOptimizerKind(Kind):
 
     def fingerprint(self) -> JSON:
         if self._fingerprint is None:
-            settings = of_optimizer(self.value)
+            settings = Settings(self.value, whole=True).facts
             self._fingerprint = {
                 "identity": {},
                 "settings": settings,

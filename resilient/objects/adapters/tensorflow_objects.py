@@ -38,7 +38,7 @@ class TensorFlowVariableKind(Kind):
         )
 
     def variables(self) -> Iterable[Variable]:
-        group, path, variable = _told(self.value)
+        group, path, variable = _described(self.value)
         yield group, 0, path, variable
 
 
@@ -79,7 +79,7 @@ class TensorFlowModuleKind(TensorFlowVariableKind):
 
     def _all(self) -> Iterator[tuple[str, str, Any]]:
         for variable in self.value.variables:
-            yield _told(variable)
+            yield _described(variable)
         for name, held in self._held():
             random = isinstance(held, tf.random.Generator)
             kind = (
@@ -124,7 +124,7 @@ class TensorFlowGeneratorKind(Kind):
         return [f"{name}: the checkpoint has algorithm {saved}, this run has {live}"]
 
 
-def _told(variable: Any) -> tuple[str, str, Any]:
+def _described(variable: Any) -> tuple[str, str, Any]:
     """Group and name of a variable, and the variable itself.
 
     Raises:

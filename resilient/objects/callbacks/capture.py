@@ -1,12 +1,12 @@
 """Captures the state of Keras callbacks between batches, and restores it.
 
 A callback with ``state_dict`` and ``load_state_dict`` is asked for its state. For all
-others, changes since training began are kept (see ``tracker``), and for callbacks that
-write files, how far these were written (see ``files`` and ``tensorboard``).
+others, what differs from the time before training is kept (see ``tree``), and for
+callbacks that write files, how far these were written (see ``files``, ``tensorboard``).
 
 It refuses callbacks whose classes or order differ from the checkpoint's (unless some
 are gone that had no state), and a ``state_dict()`` that does not consist of plain
-values and arrays. The state of closures and lambdas cannot be seen and is not captured.
+values and arrays.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -22,7 +22,7 @@ _HISTORY = "keras.callbacks.History"
 _CLOCKS = {"ago", "epoch_began_ago", "files"}
 _FILE = {"content"}  # of a ModelCheckpoint, whose file formats hold the time
 _TRAINING = ("stop_training", "epoch_logs", "losses", "stopped", "attributes")
-_SETTINGS = ("kind", "replicas", "learning_rate", "setup", "setups", "data", "models")
+_SETTINGS = ("kind", "replicas", "learning_rates", "setup", "setups", "data", "models")
 _RANDOM = {"random": "", "epoch_random": "when the epoch began"}
 
 

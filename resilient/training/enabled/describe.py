@@ -15,7 +15,8 @@ import keras
 import xxhash
 
 from resilient.state.build import is_built
-from resilient.state.fingerprint import learning_rate, plain_config
+from resilient.state.fingerprint import learning_rates
+from resilient.state.settings import Settings
 from resilient.training.enabled.fits_file import LONGEST_LINE, MOST_LINES, Call
 
 _LONGEST = 40  # characters of a name
@@ -51,18 +52,10 @@ def _name(model: keras.Model) -> str:
 
 
 def _settings(model: keras.Model) -> list[Any]:
-    """What a sweep may vary between calls: layers, optimizer, learning rate."""
+    """What a sweep may vary between calls, such as layers and learning rates."""
     optimizer = getattr(model, "optimizer", None)  # not compiled: Keras says so
-    rate: Any = learning_rate(optimizer)
-    schedule = getattr(optimizer, "_learning_rate", None)
-    if rate is None and schedule is not None:
-        rate = [type(schedule).__name__, plain_config(schedule)]
-    layers = model._flatten_layers(include_self=False)
-    return [
-        type(model).__name__,
-        [[type(layer).__name__, plain_config(layer)] for layer in layers],
-        [type(optimizer).__name__, plain_config(optimizer), rate],
-    ]
+    rates = {name: rate for name, (_, rate) in learning_rates(optimizer).items()}
+    return [type(model).__name__, Settings(model, whole=True).facts, rates]
 
 
 def _weights(model: keras.Model) -> str:

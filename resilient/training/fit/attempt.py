@@ -151,7 +151,7 @@ class FitAttempt:
                 raise unknown
             if self._plan.explicit and resumption.is_over(self._arguments["epochs"]):
                 insists = options.resume == "must" or "learning_rate" in options.allow
-                rates = None if insists else resumption.other_rates()
+                rates = {} if insists else resumption.other_rates()
                 finished.check(options.store.directory, rates)
 
     def on_train_begin(self) -> None:

@@ -5,6 +5,7 @@ Somebody who runs a notebook cell again wants just those.
 """
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from resilient.errors import CheckpointMismatchError
@@ -24,23 +25,23 @@ def note(directory: Path) -> None:
     _directories.add(directory.resolve())
 
 
-def check(directory: Path, rates: tuple[float, float] | None) -> None:
+def check(directory: Path, rates: Mapping[str, tuple[float, float]]) -> None:
     """Nothing is left to train in a directory: warn if this process trained it.
 
     Args:
         directory: The run's directory.
-        rates: The script's learning rate then, and a different one now; None: the same.
+        rates: The script's learning rates that differ, then and now, by name.
 
     Raises:
         CheckpointMismatchError: The rate differs, so a different run was meant.
     """
     if directory.resolve() not in _directories:
         return
-    if rates is not None:
+    for name, (then, now) in rates.items():
         raise CheckpointMismatchError(
             "An earlier fit in this process finished the run in this directory, with "
             "a different learning rate. Nothing was changed.",
-            received=f"{directory}: learning rate {rates[0]:g} then, {rates[1]:g} now",
+            received=f"{directory}: {name} {then:g} then, {now:g} now",
             hint=f"{_EACH[0].upper()}{_EACH[1:]}. To get the results of that run, "
             'pass resume="must".',
         )

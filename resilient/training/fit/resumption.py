@@ -20,7 +20,7 @@ from resilient.data.inputs import DataInputs, TrainingInput
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import CheckpointMismatchError
 from resilient.objects.callbacks.capture import CallbackStates
-from resilient.objects.training_setup import TrainingSetup, changes
+from resilient.objects.training_setup import TrainingSetup
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import FitRun
@@ -128,7 +128,7 @@ class Resumption:
         )
         found += _all("callbacks", callbacks.differences(self.run.callbacks))
         found += _all("run", stateful.differences(self.run.stateful))
-        self._decide(found, changes(self.run.setup))
+        self._decide(found, [*self.run.setup.get("changed", {}).values()])
         self._require(_all("run", weights))
         position = self.saved.positions().x
         if position and any(each.of in _OF_DATA for each in found):
@@ -167,18 +167,21 @@ class Resumption:
                 of = group if group in _FRESH else "run"
                 layout = self.run.variables
                 found += _all(of, layouts.differences(layout, live, groups=[group]))
+        if "metrics" not in {*self.changes.found, *(each.of for each in found)}:
+            found += comparison.metric_differences(*self._known())
         self._require(found)
         new = "optimizer" in self.changes.found
         if not self._built:
             comparison.warn_of_settings(*self._known(), optimizer=not new)
         self.changes.accept(found)
         if not new and self.changes.refused(self._learning_rate()):
-            logger.warning(
-                "The script's learning rate changed from %g to %g. The checkpoint's "
-                "current rate is used: it is part of the optimizer's state. "
-                'Pass allow={"learning_rate"} to use the script\'s.',
-                *(self.other_rates() or ()),
-            )
+            for name, (was, now) in self.other_rates().items():
+                logger.warning(
+                    "The script's %s changed from %g to %g. The checkpoint's current "
+                    "rate is used: it is part of the optimizer's state. "
+                    'Pass allow={"learning_rate"} to use the script\'s.',
+                    *(name, was, now),
+                )
         if self.progress.step:  # at step 0, the uninterrupted run was fresh, too
             parallel.warm_up(self._model, iterator, get_backend())
 
@@ -207,12 +210,13 @@ class Resumption:
         layout = [v for v in self.run.variables if not v["name"].startswith(new)]
         tensors = self.saved.tensors
         if "learning_rate" in self.changes.found:
-            rate = self._model.optimizer._learning_rate
+            found = fingerprint.learning_rates(self._model.optimizer)
+            rates = {id(rate): self._facts.rates[n] for n, (rate, _) in found.items()}
             for old, leaf in zip(layout, live, strict=True):
-                if leaf.target is rate:
+                if id(leaf.target) in rates:
                     names = (old["name"] + suffix for suffix in leaf.copies)
-                    live_rate = np.asarray(self._facts.learning_rate, leaf.dtype)
-                    tensors = {**tensors, **dict.fromkeys(names, live_rate)}
+                    rate = np.asarray(rates[id(leaf.target)], leaf.dtype)
+                    tensors = {**tensors, **dict.fromkeys(names, rate)}
         variables.assign(backend, layout, live, tensors)
 
     def check_last(self, but: set[str]) -> None:
@@ -284,19 +288,19 @@ class Resumption:
         )
 
     def _learning_rate(self) -> list[Difference]:
-        """The script's learning rate, if it changed."""
-        if (rates := self.other_rates()) is None:
-            return []
-        line = "learning rate: {:g} in the script that saved, {:g} now".format(*rates)
-        return _all("learning_rate", [line])
+        """The script's learning rates that changed."""
+        line = "{}: {:g} in the script that saved, {:g} now"
+        lines = [line.format(name, *pair) for name, pair in self.other_rates().items()]
+        return _all("learning_rate", lines)
 
-    def other_rates(self) -> tuple[float, float] | None:
-        """The learning rate of the script that saved and of this one, if not equal."""
-        saved = decode(self.run.learning_rate, {})
-        live = self._facts.learning_rate
-        if saved is None or live is None or saved == live:
-            return None
-        return saved, live
+    def other_rates(self) -> dict[str, tuple[float, float]]:
+        """The learning rates of the script that saved and of this one, if not equal."""
+        saved, live = decode(self.run.learning_rates, {}), self._facts.rates
+        return {
+            name: (saved[name], live[name])
+            for name in live
+            if name in saved and repr(saved[name]) != repr(live[name])
+        }
 
 
 def _all(of: str, lines: Sequence[str]) -> list[Difference]:

@@ -63,8 +63,10 @@ class FitState(RunState):
         self._eager = is_eager(model)
         self.retracing = retracing.of(model, backend)
         self._allowed: list[JSON] = []
-        self._put_into: dict[str, Any] | None = None  # until the first epoch begins
-        self._begun = self._looked = False  # `_looked`: at the step, once it is traced
+        self._restored_into: dict[str, Any] | None = (
+            None  # until the first epoch begins
+        )
+        self._begun = self._traced = False  # `_traced`: the first step
 
     @no_garbage_collection()
     def begin(self) -> None:
@@ -77,15 +79,15 @@ class FitState(RunState):
         self.setup.begin()
         if not self._begun:
             self.callbacks.begin_steps()
-        before, self._put_into, self._begun = self._put_into, None, True
+        before, self._restored_into, self._begun = self._restored_into, None, True
         if before is not None and not self._eager and before != self.setup.now():
             raise _changed_before_a_step(before, self.setup.now())
         self._facts.architecture.now()  # on JAX, the optimizer cannot tell from now on
 
     def after_step(self) -> bool:
         self.setup.built()
-        if not self._looked:
-            self._looked = True
+        if not self._traced:
+            self._traced = True
             self.callbacks.settle()
             self._warnings.operations(stateful_random_operations(self._model))
         return not self.setup.settled
@@ -130,13 +132,15 @@ class FitState(RunState):
             callbacks=callbacks,
             stateful=stateful,
             fingerprint=self._facts.current(),
-            learning_rate=encode(self._facts.learning_rate, {}, "rate"),
+            learning_rates=encode(self._facts.rates, {}, "rates"),
             losses=self._losses.state(),
             setup=setup,
             attributes=attributes,
             gradients=self._gradients(live, arrays),
             traces=self.retracing.now(),
-            architecture=None if setup.get("now") else self._facts.architecture.now(),
+            architecture=None
+            if setup.get("changed")
+            else self._facts.architecture.now(),
             allowed=list(self._allowed),
         )
         tensors = variables.live_tensors(self._model, live)
@@ -164,7 +168,7 @@ class FitState(RunState):
         resumption.check_last(set(paths(run.attributes)) if self._eager else set())
         # A run at its start has traced nothing yet.
         traced = resumption.progress.step and not self._begun
-        self._put_into = self.setup.now() if traced else None
+        self._restored_into = self.setup.now() if traced else None
         resumption.restore_variables(self._backend)
         self.callbacks.learn()
         resumption.restore_callbacks(self.callbacks)
@@ -183,7 +187,7 @@ class FitState(RunState):
 
 def _others(names: list[str], setup: JSON) -> list[str]:
     """Names of attributes of which the training setup says nothing."""
-    said = setup.get("now", {})
+    said = setup.get("changed", {})
     return [
         name
         for name in names

@@ -11,7 +11,6 @@ from resilient.distributed.group import Group
 from resilient.errors import CheckpointMismatchError, NotSupportedError
 from resilient.objects.adapters.base import SavedObject
 from resilient.objects.changes import changes as found_changes
-from resilient.objects.training_setup import changes
 from resilient.objects.tree import Scope, Tree
 from resilient.progress import Progress
 from resilient.saving import record
@@ -30,6 +29,8 @@ from resilient.training.loop.position import Found, LoopPlan
 from resilient.training.position_change import Moved, moved
 from resilient.training.run_state import RunState
 from resilient.witness import samples
+
+_VERSIONS = ("keras", "python")  # which the run says, not each of its models
 
 
 class LoopState(RunState):
@@ -128,7 +129,7 @@ class LoopState(RunState):
             history=encode(self._history.capture(), arrays, "history"),
             fingerprint=self._facts,
             data=self._data,
-            setups=self._look_at_setups(attributes),
+            setups=self._changed_setups(attributes),
             models=self._objects.fingerprints(),
             allowed=list(self._changes.every) if self._standing.changes else [],
             epoch_random=self._epoch_random if progress.batch else None,
@@ -160,7 +161,8 @@ class LoopState(RunState):
         kinds = facts[0]["identity"].get("objects", {})
         found += self._objects.kind_differences(kinds)
         for name, setup in run.setups.items():
-            found += [Difference("run", f"{name}: {line}") for line in changes(setup)]
+            lines = setup.get("changed", {}).values()
+            found += [Difference("run", f"{name}: {line}") for line in lines]
         if not self._changes.refused(found):
             with rng.kept_random_state(self._backend):
                 self._objects.build(self._of_objects(saved))
@@ -172,7 +174,7 @@ class LoopState(RunState):
         changed = comparison.changed_settings(*facts)
         for name, *pair in self._models(run):
             new = f"optimizer.{name}" in self._changes.fresh
-            lines = comparison.changed_settings(*pair, optimizer=not new, but=["keras"])
+            lines = comparison.changed_settings(*pair, optimizer=not new, but=_VERSIONS)
             changed += [f"{name}: {line}" for line in lines]
         comparison.warn_of(changed)
         self._changed = bool(changed)
@@ -205,10 +207,13 @@ class LoopState(RunState):
             Difference(
                 each.of,
                 f"{name}: {each.line}",
-                f"optimizer.{name}" if each.of == "optimizer" else "",
+                f"{each.of}.{name}" if each.of in ("optimizer", "metrics") else "",
             )
             for name, *pair in self._models(run)
-            for each in comparison.identity_differences(*pair, fits=fits)
+            for each in (
+                *comparison.identity_differences(*pair, fits=fits),
+                *comparison.metric_differences(*pair),
+            )
         ]
 
     def know_data(
@@ -252,7 +257,7 @@ class LoopState(RunState):
             saved: What to set; known to fit.
             drawn_ahead: Random generators that prefetching data draws from.
         """
-        self.put_back_objects(saved)
+        self.restore_objects(saved)
         self._leaves = self.leaves()
         self._standing.stopped = saved.run.stopped
         self._standing.counting = saved.run.counting
@@ -270,7 +275,7 @@ class LoopState(RunState):
         elif self._epoch_random is not None:
             rng.restore(self._backend, self._epoch_random)
 
-    def _look_at_setups(self, attributes: Sequence[str]) -> dict[str, Any]:
+    def _changed_setups(self, attributes: Sequence[str]) -> dict[str, Any]:
         """What each compiled model trains with; ``attributes`` are known to change."""
         found = {}
         for name, setup in self._setups.items():
@@ -281,7 +286,7 @@ class LoopState(RunState):
             self._warnings.changed(f"{name}: ", found[name], do_it=do_it)
         return found
 
-    def put_back_objects(self, saved: record.SavedState[LoopRun]) -> None:
+    def restore_objects(self, saved: record.SavedState[LoopRun]) -> None:
         """Set the objects and the history, and nothing else."""
         mine = self._of_objects(saved)
         self._objects.restore(self._backend, mine, self._changes.fresh)

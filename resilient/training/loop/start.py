@@ -90,7 +90,7 @@ def look_at(plan: LoopPlan, step: int | None) -> Checkpoint:
     plan.standing.resume(found, plan.options.allow)
     state = LoopState(plan, get_backend(), Part(0, 1, count), ALONE)
     state.require_fits(*found)
-    state.put_back_objects(found[1])
+    state.restore_objects(found[1])
     return found[0]
 
 

@@ -52,7 +52,7 @@ def checkpoint(tmp_path_factory):
     [
         {"random": {}},
         {"random": {"python": 0, "numpy": {}, "keras": 0, "backends": 5}},
-        {"setup": {"now": 5}},
+        {"setup": {"changed": 5}},
         {"attributes": 5},
         {"attributes": encode([1], {}, "attributes")},
     ],

@@ -61,21 +61,21 @@ def functional(turned):
 @pytest.mark.parametrize(
     ("made", "changed", "words"),
     [
-        (net, lambda: net("tanh"), "net: layer 1 (Dense) activation: the checkpoint "),
+        (net, lambda: net("tanh"), "net: layer 1 (Dense).activation: the checkpoint "),
         (
             net,
             lambda: net(more=[keras.layers.ReLU()]),
             "layer 3: this model has a ReLU",
         ),
         (net, lambda: net(cls=Other), "net: model: the checkpoint has 'Sequential'"),
-        (net, lambda: net(units=5), "net: layer 1 (Dense) units: the checkpoint has 2"),
-        (Late, lambda: Late("tanh"), "net: layer 0 (Dense) activation: the checkpoint"),
+        (net, lambda: net(units=5), "net: layer 1 (Dense).units: the checkpoint has 2"),
+        (Late, lambda: Late("tanh"), "net: layer 0 (Dense).activation: the checkpoint"),
         (
             lambda: keras.layers.Dense(2),
             lambda: keras.layers.Dense(2, activation="elu"),
-            "net: layer 0 (Dense) activation: the checkpoint has 'linear'",
+            "net: layer 0 (Dense).activation: the checkpoint has 'linear'",
         ),
-        (lambda: functional(False), lambda: functional(True), "called on different"),
+        (lambda: functional(False), lambda: functional(True), "other inputs"),
     ],
 )
 def test_another_function_is_refused(tmp_path, made, changed, words):
@@ -94,7 +94,7 @@ def test_another_function_is_refused(tmp_path, made, changed, words):
 def test_what_only_matters_in_training_is_said_once_for_each_model(tmp_path):
     left(tmp_path, one=net(), two=net())
     with (
-        pytest.warns(NotExactWarning, match=r"one: layer 2 \(Dropout\) rate") as found,
+        pytest.warns(NotExactWarning, match=r"one: layer 2 \(Dropout\)\.rate") as found,
         run_on(tmp_path, one=net(rate=0.5), two=net()),
     ):
         pass
@@ -138,8 +138,8 @@ def test_other_settings_of_training_are_said_once(tmp_path):
     lines = [line.strip() for line in str(found[0].message).splitlines()[1:]]
     assert lines == [
         "net: loss: the checkpoint has 'mse', this run has 'mae'",
-        "net: optimizer momentum: the checkpoint has 0.5, this run has 0.6",
-        "own: optimizer beta_1: the checkpoint has 0.9, this run has 0.8",
+        "net: optimizer.momentum: the checkpoint has 0.5, this run has 0.6",
+        "own: optimizer.beta_1: the checkpoint has 0.9, this run has 0.8",
     ]
     other = made(optimizer=keras.optimizers.Nadam, beta=0.8)
     run = resilient.Run(tmp_path, verbose=0, allow={"optimizer"}, **other)
