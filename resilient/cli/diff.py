@@ -11,7 +11,7 @@ from typing import Any
 from resilient.cli.commands import nothing
 from resilient.cli.places import split
 from resilient.cli.style import BAD, GOOD, Rows, epoch_and_batch, say
-from resilient.saving.compare.compare import Comparison, compare
+from resilient.saving.compare import Comparison, compare
 from resilient.serialization import JSON
 from resilient.serialization.schema import strict
 from resilient.storage.store import Store

@@ -20,7 +20,7 @@ from resilient.prove.recorded import (
 )
 from resilient.prove.script import Ending, Script
 from resilient.prove.suspects import Suspect, seeds, suspects
-from resilient.saving.compare.compare import compare
+from resilient.saving.compare import compare
 from resilient.storage.store import Store
 from resilient.training.trial import Trial
 

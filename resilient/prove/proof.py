@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from resilient.prove.reasons import Reason
 from resilient.prove.recorded import Difference
 from resilient.prove.script import Ending
-from resilient.saving.compare.compare import Comparison
+from resilient.saving.compare import Comparison
 from resilient.training.trial import Trial
 
 

@@ -1,23 +1,24 @@
 """A digest of the state that a checkpoint would hold, leaf by leaf.
 
 Two states with equal digests have the same bytes. Where they differ, the digest names
-the leaves: variables, and what ``compare.facts`` calls state; clocks are left out. The
-position of the data is a leaf too, but does not count: the same place can be described
-in two ways.
+the ``leaves``: variables, and other values but clocks. The position of the data is one
+too, but does not count: the same place can be described in two ways.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import xxhash
 
 from resilient.backends.base import Shards
-from resilient.saving.compare import facts
+from resilient.saving import leaves
 from resilient.saving.record import SavedState
 from resilient.saving.snapshot import Snapshot
+from resilient.serialization import Encoded
 from resilient.serialization.batches import checksum
 from resilient.serialization.json_arrays import as_bytes
 
@@ -42,7 +43,14 @@ class Digest:
 
 def digest(snapshot: Snapshot) -> Digest:
     """The digest of a snapshot."""
-    return _digest(_leaves(snapshot))
+    arrays = snapshot.tensors.arrays
+    process = SavedState(snapshot.run, snapshot.position, arrays)
+    values = (
+        ("/".join(filter(None, place)), _of_value(value, arrays))
+        for place, value in leaves.values_of(process).items()
+        if place[0] != leaves.CLOCKS
+    )
+    return _digest(chain(_of_variables(snapshot.run.variables, arrays), values))
 
 
 def of_variables(
@@ -54,18 +62,17 @@ def of_variables(
         layout: Their names and paths, as in a checkpoint.
         arrays: Their values by name.
     """
-    return _digest(_tensors(layout, arrays))
+    return _digest(_of_variables(layout, arrays))
 
 
-def _digest(named: Iterable[tuple[str, Any]]) -> Digest:
-    whole, names, leaves = xxhash.xxh3_128(), [], []
-    for name, value in named:
-        found = _hashed(value)
+def _digest(named: Iterable[tuple[str, bytes]]) -> Digest:
+    whole, names, short = xxhash.xxh3_128(), [], []
+    for name, found in named:
         if name != POSITION:
             whole.update(found)  # not the name: Keras makes up new ones
         names.append(name)
-        leaves.append(found.hex()[:_HEX])
-    return Digest(whole.hexdigest(), tuple(names), "".join(leaves))
+        short.append(found.hex()[:_HEX])
+    return Digest(whole.hexdigest(), tuple(names), "".join(short))
 
 
 def differing(names: tuple[str, ...], a: str, b: str) -> list[str]:
@@ -90,37 +97,29 @@ def of_batch(batch: Any) -> str:
     return checksum(keras.tree.map_structure(of_each_replica, batch))
 
 
-def _leaves(snapshot: Snapshot) -> Iterator[tuple[str, Any]]:
-    arrays = snapshot.tensors.arrays
-    process = SavedState(snapshot.run, snapshot.position, arrays)
-    sections = facts.of_process(process)
-    position = sections.pop(POSITION)
-    inside, left_out = set(_referred(position)), set[str]()
-    for section in facts.NOT_STATE:
-        left_out |= set(_referred(sections.pop(section, {})))
-    left_out |= inside
-    yield from _tensors(
-        snapshot.run.variables, {n: a for n, a in arrays.items() if n not in left_out}
-    )
-    yield POSITION, [position, {n: _hashed(arrays[n]).hex() for n in inside}]
-    for name, state in sections.pop("random").items():
-        sections["/".join(filter(None, ("random", name)))] = state
-    for section, values in sections.items():
-        for name, value in values.items():
-            yield "/".join(filter(None, (section, name))), value
+def _of_variables(
+    layout: Sequence[Mapping[str, Any]], arrays: Mapping[str, Any]
+) -> Iterator[tuple[str, bytes]]:
+    for _, path, tensor in leaves.variables_of(layout, arrays):
+        yield f"variables/{path}", _of_tensor(tensor)
 
 
-def _tensors(
-    layout: Sequence[Mapping[str, Any]], arrays: Mapping[str, np.ndarray]
-) -> Iterator[tuple[str, np.ndarray]]:
-    paths = {each["name"]: each["path"] for each in layout}
-    for name, array in sorted(arrays.items()):
-        # Of a variable that each replica has, the suffix says whose it is.
-        of = next((n for n in (name, name.rpartition(".")[0]) if n in paths), None)
-        if of is None:
-            yield f"arrays/{name}", array
-        else:
-            yield f"variables/{paths[of]}{name[len(of) :]}", array
+def _of_tensor(tensor: np.ndarray | Shards) -> bytes:
+    found = xxhash.xxh3_64(f"{tensor.dtype}{tensor.shape}".encode())
+    if isinstance(tensor, Shards):
+        for place, piece in sorted(tensor.owned.items()):
+            found.update(f"{place}".encode() + _of_tensor(np.asarray(piece)))
+    else:
+        found.update(as_bytes(tensor).data)
+    return found.digest()
+
+
+def _of_value(value: Encoded, arrays: Mapping[str, Any]) -> bytes:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    found = xxhash.xxh3_64(text.encode(errors="surrogatepass"))
+    for name in _referred(value):
+        found.update(_of_tensor(arrays[name]))
+    return found.digest()
 
 
 def _referred(value: Any) -> Iterator[str]:
@@ -130,17 +129,3 @@ def _referred(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for each in value.values() if isinstance(value, dict) else value:
             yield from _referred(each)
-
-
-def _hashed(value: Any) -> bytes:
-    if isinstance(value, Shards):
-        found = xxhash.xxh3_64(f"{value.dtype}{value.shape}".encode())
-        for place, piece in sorted(value.owned.items()):
-            found.update(f"{place}".encode() + _hashed(np.asarray(piece)))
-        return found.digest()
-    if not isinstance(value, np.ndarray):
-        text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-        return xxhash.xxh3_64_digest(text.encode(errors="surrogatepass"))
-    found = xxhash.xxh3_64(f"{value.dtype}{value.shape}".encode())
-    found.update(as_bytes(value).data)
-    return found.digest()

@@ -181,7 +181,7 @@ def test_names_that_are_no_text_and_long_numbers(pair, capsys):
     code, lines, _ = run(capsys, *pair)
     assert code == DIFFERENT
     assert lines[2] == "different: 1 in history, 1 in objects"
-    assert "history [7][0] 1.0 2.0" in lines
+    assert "history history[7][0] 1.0 2.0" in lines
     assert any(x.startswith("objects budget.n 0x1000000000") for x in lines)
 
 
@@ -281,10 +281,12 @@ def test_the_library_of_a_backend_is_needed(monkeypatch, capsys, saver):
 
 def test_another_kind_of_run(capsys):
     need("torch")
-    code, lines, _ = run(capsys, TORCH, TORCH / "loop")
+    code, data = run_json(capsys, TORCH, TORCH / "loop")
     assert code == DIFFERENT
-    assert "trainable.net sequential_2/conv2d_2/bias - (3) float32" in lines
-    assert "settings kind fit loop" in lines
+    sides = {(x["section"], x["name"]): (x["a"], x["b"]) for x in data["differences"]}
+    bias = "trainable.net", "sequential_2/conv2d_2/bias"
+    assert sides[bias] == (None, "(3) float32")
+    assert sides["settings", "kind"] == ("fit", "loop")
 
 
 def test_wrong_usage_and_nothing_there(pair, tmp_path, capsys):

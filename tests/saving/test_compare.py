@@ -14,8 +14,7 @@ from support.checkpoint_samples import commit as commit_files
 from resilient.backends import get_backend
 from resilient.backends.base import Part
 from resilient.progress import Progress
-from resilient.saving.compare.compare import compare
-from resilient.saving.compare.differences import differing
+from resilient.saving.compare import compare, differing
 from resilient.saving.run_json import VariablesRun
 from resilient.saving.snapshot import NOWHERE, Snapshot
 from resilient.saving.unchanged import Unchanged
@@ -119,7 +118,7 @@ def test_integers(a, b, most):
 
 @pytest.mark.once
 def test_complex_numbers_text_and_what_lies_across_pieces(monkeypatch):
-    monkeypatch.setattr("resilient.saving.compare.differences.PIECE", 3)
+    monkeypatch.setattr("resilient.saving.compare.PIECE", 3)
     numbers = np.arange(10, dtype=np.complex64)
     assert differing(numbers, numbers + 3j) == (10, 3.0)
     count, largest = differing(np.array(["a", "b"]), np.array(["a", "c"]))

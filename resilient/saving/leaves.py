@@ -1,0 +1,122 @@
+"""What a checkpoint or a snapshot holds, flat: variables and other values, by name.
+
+State is what training continues from. Clocks are not state, nor are files that hold
+times.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from resilient.saving.record import SavedState
+from resilient.saving.run_json import RunJson
+from resilient.serialization import JSON, Encoded
+from resilient.serialization.entries import Entries
+
+CLOCKS = "clocks"  # the only section of ``values_of`` that is not state
+
+# A section, and a name in it; values are encoded, and may refer to arrays.
+Values = dict[tuple[str, str], Encoded]
+
+_HISTORY = "keras.callbacks.History"
+# Clock values that Keras's callbacks keep outside their attributes.
+_CLOCKS = {"ago", "epoch_began_ago", "files"}
+_FILE = {"content"}  # of a ModelCheckpoint, whose file formats hold the time
+_TRAINING = (
+    *("stop_training", "epoch_logs", "losses", "stopped"),
+    *("attributes", "gradients"),
+)
+_LOGGED = re.compile(r"\Ahistory\['(.*)'\]\+(?=\Z| \()")
+_REPLICA = re.compile(r"\.replica_\d+\Z")
+
+
+def variables_of(
+    layout: Sequence[Mapping[str, Any]], tensors: Mapping[str, Any]
+) -> Iterator[tuple[str, str, Any]]:
+    """Each variable's name, path and tensor, each replica's copy on its own.
+
+    Args:
+        layout: Names and paths of the variables, as in ``run.json``.
+        tensors: By name: of a variable that replicas have on their own, the name ends
+            with whose it is.
+    """
+    listed = {each["name"] for each in layout}
+    found: dict[str, list[str]] = {}
+    for name in sorted(tensors):
+        of = name if name in listed else _REPLICA.sub("", name)
+        found.setdefault(of, []).append(name)
+    for each in layout:
+        for name in found.get(each["name"], ()):
+            suffix = name.removeprefix(each["name"])
+            yield name, each["path"] + suffix, tensors[name]
+
+
+def values_of(process: SavedState[RunJson]) -> Values:
+    """What one process has besides variables."""
+    values = vars(process.run)
+    position = json.loads(json.dumps(process.position), object_hook=_drawn)
+    at_epoch = values.get("epoch_random") or {}
+    sections = {
+        "progress": {name: values[name] for name in _TRAINING if name in values},
+        "data": {"": position},
+        "random": values.get("random", {})
+        | {f"{name} when the epoch began": x for name, x in at_epoch.items()},
+        **_callbacks(values.get("callbacks", [])),
+        "objects": values.get("stateful") or values.get("objects") or {},
+    }
+    if "history" in values:
+        sections["history"] = _items(values["history"])
+    return {
+        (section, name): value
+        for section, inside in sections.items()
+        for name, value in inside.items()
+    }
+
+
+def _drawn(found: JSON) -> JSON:
+    """A dict of a position without a seed from which no order has been drawn yet."""
+    if found.get("!") == "dict" and ["orders_made", 0] in found["v"]:
+        found["v"] = [pair for pair in found["v"] if pair[0] != "own_seed"]
+    return found
+
+
+def _callbacks(callbacks: Sequence[JSON]) -> dict[str, JSON]:
+    values, clocks, history, names = JSON(), JSON(), JSON(), Counter[str]()
+    for index, callback in enumerate(callbacks):
+        name = callback["class"].rpartition(".")[2]
+        names[name] += 1
+        name += f" {names[name]}" if names[name] > 1 else ""
+        objects = _objects(callback.get("objects", {}), f"callbacks.{index}")
+        if callback["class"] == _HISTORY:
+            history |= {_LOGGED.sub(r"\1", key): x for key, x in objects.items()}
+            continue
+        special = _items(callback.get("special"))
+        timed = special.keys() & (_FILE if special.keys() == _FILE else _CLOCKS)
+        clocks |= {f"{name}.{key}": special.pop(key) for key in sorted(timed)}
+        kept = {"state_dict": callback.get("state_dict"), **special, **objects}
+        values |= {f"{name}.{key}".rstrip("."): x for key, x in kept.items()}
+    return {"callbacks": values, "history": history, CLOCKS: clocks}
+
+
+def _objects(objects: Entries, name: str) -> JSON:
+    """What training changed in a callback, by path; ``+`` marks what training made."""
+    found = JSON()
+    for home, entry in objects.items():
+        path = home.removeprefix(name).removeprefix(".")
+        for part, value in entry.items():
+            if isinstance(value, dict) and part == "attributes":
+                found |= {f"{path}.{k}".removeprefix("."): x for k, x in value.items()}
+            else:
+                found[path if part == "items" else f"{path} ({part})"] = value
+    return found
+
+
+def _items(values: Encoded) -> JSON:
+    """The items of an encoded dict with text keys; anything else whole."""
+    if isinstance(values, dict) and values.get("!") == "dict":
+        items = {key: item for key, item in values["v"] if isinstance(key, str)}
+        if len(items) == len(values["v"]):
+            return items
+    return {} if values is None else {"": values}
