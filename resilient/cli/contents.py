@@ -20,7 +20,7 @@ from resilient.cli.style import (
 )
 from resilient.display import metrics, size
 from resilient.errors import CorruptCheckpointError
-from resilient.saving.part_files import malformed
+from resilient.saving.record import malformed
 from resilient.saving.run_json import FitRun, ImportRun, LoopRun, RunJson, decoded
 from resilient.serialization import JSON
 from resilient.serialization.decoding import outline

@@ -17,7 +17,7 @@ from resilient.cli.places import step
 from resilient.convert.export import choose, ending_of, export
 from resilient.convert.import_ import import_checkpoint
 from resilient.errors import NotExactWarning, message, printable
-from resilient.saving.part_files import saver_of
+from resilient.saving.record import saver_of
 from resilient.serialization import JSON
 from resilient.storage.store import Store
 

@@ -17,7 +17,6 @@ from resilient.convert.target import require_free, staged
 from resilient.errors import CorruptCheckpointError, NotSupportedError, message
 from resilient.saving import record
 from resilient.saving.choose import not_found
-from resilient.saving.part_files import saver_of
 from resilient.saving.run_json import FitRun, ImportRun, RunJson
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.store import Store
@@ -113,7 +112,7 @@ def choose(store: Store, step: int | None) -> Checkpoint:
 
 
 def _load(checkpoint: Checkpoint) -> record.SavedState[RunJson]:
-    reader = record.PartReader(get_backend(saver_of(checkpoint)), to_look=True)
+    reader = record.PartReader(get_backend(record.saver_of(checkpoint)), to_look=True)
     try:
         return checkpoint.load(reader)
     except DamageError as error:

@@ -243,11 +243,10 @@ def _read(where: Path, of: str) -> "list[Weight]":
 
     from resilient.backends import get_backend
     from resilient.convert.overlap import Weight
-    from resilient.saving.part_files import saver_of
     from resilient.state.weights import group
 
     checkpoint = Checkpoint.read(where)
-    backend = get_backend(saver_of(checkpoint))
+    backend = get_backend(record.saver_of(checkpoint))
     saved = checkpoint.load(record.PartReader(backend, to_look=True))
     tensors, found = saved.tensors, []
     named = isinstance(saved.run, LoopRun) and of in saved.run.models

@@ -58,7 +58,7 @@ class Checkpointer:
         self._say, self._waiting = say, waiting
         self._keep, self._events = committer.keep, committer.events
         self._now = committer.now
-        self._writer = BackgroundWriter(committer)
+        self._writer = BackgroundWriter(committer.process)
         self._meter = CostMeter()
         self._due_since = 0.0
         self._announced = False  # whether the interval has been printed

@@ -16,8 +16,7 @@ import numpy as np
 
 from resilient.backends.base import Part
 from resilient.saving import choose, leaves
-from resilient.saving.part_files import malformed, processes, read_part, saver_of
-from resilient.saving.record import SavedState
+from resilient.saving.record import malformed, processes, read_part, saver_of
 from resilient.saving.run_json import RunJson, encoded
 from resilient.serialization import JSON
 from resilient.serialization.decoding import outline
@@ -173,7 +172,7 @@ def _opened(store: Store, step: int | None) -> _Contents:
 def _read(checkpoint: Checkpoint, directory: str) -> _Contents:
     backend, count = saver_of(checkpoint), processes(checkpoint)
     found = [
-        SavedState(*read_part(Part(number, count), checkpoint, backend, lazy=True))
+        read_part(Part(number, count), checkpoint, backend, lazy=True)
         for number in range(count)
     ]
     about = {

@@ -1,32 +1,35 @@
-"""The contents of a checkpoint, read when a run resumes: what ``snapshot`` wrote."""
+"""Reads and checks a checkpoint, part by part: what ``snapshot`` wrote.
 
-from collections.abc import Mapping, Sequence
+A checkpoint is data, whoever wrote it, and a malformed file counts as damage. Only
+files that the manifest lists are opened.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
 
 import numpy as np
 
+from resilient import backends
 from resilient.backends import BACKENDS, Backend
 from resilient.backends.base import ALONE, Part
 from resilient.errors import (
+    ANOTHER_STEP,
     CheckpointMismatchError,
+    CorruptCheckpointError,
     NotSupportedError,
+    ResilientError,
 )
 from resilient.saving import reshard
-from resilient.saving.part_files import malformed, processes, read_part
-from resilient.saving.run_json import (
-    FitRun,
-    ImportRun,
-    LoopRun,
-    RunJson,
-    VariablesRun,
-    require_restorable,
-)
-from resilient.saving.snapshot import paths
+from resilient.saving.run_json import ImportRun, RunJson, decoded, require_restorable
+from resilient.saving.snapshot import UNCHANGED, VARIABLES, paths
 from resilient.serialization import Encoded
-from resilient.serialization.decoding import decode
+from resilient.serialization.classes import NotKnownError
+from resilient.serialization.decoding import check, decode, outline
 from resilient.serialization.position import Positions
-from resilient.serialization.schema import from_json
+from resilient.serialization.schema import MalformedError, from_json, parse
 from resilient.storage.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -35,12 +38,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=RunJson)
 R_co = TypeVar("R_co", bound=RunJson, covariant=True)
 
-_SAVED_BY: Mapping[type[RunJson], str] = {
-    FitRun: "resilient.fit",
-    LoopRun: "resilient.Run",
-    VariablesRun: "resilient.Checkpoints",
-    ImportRun: "an import",
-}
+_REPLICA = re.compile(r"\.replica_\d+\Z")
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def of_kind(found: Loaded, kind: type[R]) -> tuple[Checkpoint, SavedState[R]]:
     if is_of(saved, kind):
         return checkpoint, saved
     raise CheckpointMismatchError(
-        f"{_SAVED_BY[kind]} cannot resume what {_SAVED_BY[type(saved.run)]} saved.",
+        f"{kind.saved_by} cannot resume what {saved.run.saved_by} saved.",
         received=checkpoint.path,
         hint="Use another checkpoint_dir: each run needs its own.",
     )
@@ -157,25 +155,25 @@ class PartReader:
         numbers = [k for k in range(count) if k != mine.index]
         others = [self._read(Part(k, count), checkpoint) for k in numbers]
         if count != part.count and not self.to_look:
-            found = SavedState(*reshard.reshard_processes([found, *others]))
+            found = reshard.reshard_processes([found, *others])
         tensors = reshard.ReplicaRemap(
             {n: t for each in (*others, found) for n, t in each.tensors.items()},
             saved=saved,
             live=part.replicas,
         )
-        return SavedState(found.run, found.position, tensors)
+        return replace(found, tensors=tensors)
 
     def _read(
         self, part: Part, checkpoint: Checkpoint, saver: str | None = None
     ) -> SavedState[RunJson]:
         """One process's part, which can be restored."""
-        saved_by, several = saver or self.backend.name, self.part.count > 1
         # In several processes, each takes what it needs of large variables.
-        run, position, tensors = read_part(part, checkpoint, saved_by, lazy=several)
-        arrays = {name: np.asarray(tensors[name]) for name in run.arrays}
+        lazy, saved_by = self.part.count > 1, saver or self.backend.name
+        found = read_part(part, checkpoint, saved_by, lazy=lazy)
+        arrays = {n: np.asarray(found.tensors[n]) for n in found.run.arrays}
         with malformed(str(checkpoint.path / paths(part)[0])):
-            require_restorable(run, self.backend, arrays)
-        return SavedState(run, position, tensors | arrays, saver)
+            require_restorable(found.run, self.backend, arrays)
+        return replace(found, tensors={**found.tensors, **arrays}, saver=saver)
 
     def _other_saver(self, checkpoint: Checkpoint) -> str | None:
         """The backend that saved a checkpoint, if it is another one, and may be."""
@@ -206,3 +204,127 @@ def _require_alone(checkpoint: Checkpoint, saver: str, saved: int, part: Part) -
             hint=f"Set KERAS_BACKEND={saver} to continue it. Or continue it there in "
             "one process until the next checkpoint, and then here.",
         )
+
+
+def processes(checkpoint: Checkpoint) -> int:
+    """How many processes saved."""
+    found = {name for name in checkpoint.files if name.startswith("data/process-")}
+    expected = {paths(Part(k, len(found)))[1] for k in range(len(found))}
+    if not found or found != expected:
+        raise CorruptCheckpointError(
+            f"{checkpoint.path} does not have exactly the data of the processes that "
+            "saved it.",
+            received=f"missing: {_some(expected - found) or 'all'}, "
+            f"unexpected: {_some(found - expected) or 'none'}",
+            hint=ANOTHER_STEP,
+        )
+    return len(found)
+
+
+def saver_of(checkpoint: Checkpoint) -> str:
+    """The backend that saved a checkpoint.
+
+    Raises:
+        NotSupportedError: The manifest does not say.
+    """
+    for name in BACKENDS:
+        if name in checkpoint.environment:
+            return name
+    raise NotSupportedError(
+        "The checkpoint does not say which backend saved it.",
+        received=f"{checkpoint.path}: {dict(checkpoint.environment)}",
+        hint="Use a checkpoint that fit, Run or Checkpoints saved.",
+    )
+
+
+def read_part(
+    part: Part, checkpoint: Checkpoint, saver: str, *, lazy: bool = False
+) -> SavedState[RunJson]:
+    """Read what a process saved: its run, its position in the data, and its tensors.
+
+    Args:
+        part: The process's part.
+        checkpoint: The checkpoint.
+        saver: The backend that saved it.
+        lazy: Whether large tensors may stay on the disk: ``numpy.asarray`` reads one.
+
+    Raises:
+        BackendNotAvailableError: A library that reads its format is missing.
+        CorruptCheckpointError: A file is missing, violates its schema, or does not
+            match the others.
+    """
+    of_run, of_data = paths(part)
+    with malformed(str(checkpoint.path / of_run)):
+        run = decoded(parse(checkpoint.content(of_run)))
+    with malformed(str(checkpoint.path / of_data)):
+        position = parse(checkpoint.content(of_data))
+    tensors = _tensors(part, checkpoint, saver, lazy=lazy)
+    _require_complete(run, set(tensors), checkpoint)
+    arrays = {name: tensors[name] for name in run.arrays}
+    with malformed(str(checkpoint.path / of_run)):
+        check(vars(run), arrays)
+    with malformed(str(checkpoint.path / of_data)):
+        from_json(Positions, outline(position, arrays))
+    return SavedState(run, position, tensors)
+
+
+def _tensors(
+    part: Part, checkpoint: Checkpoint, saver: str, *, lazy: bool
+) -> dict[str, Any]:
+    """The tensors that changed, and those that did not."""
+    variables = checkpoint.path / VARIABLES
+    found = backends.read(saver, str(variables), part, lazy=lazy)
+    inside = f"{VARIABLES}/{UNCHANGED}/"
+    if not any(name.startswith(inside) for name in checkpoint.files):
+        return found
+    others = backends.read(saver, str(variables / UNCHANGED), part, lazy=lazy)
+    if twice := found.keys() & others.keys():
+        raise CorruptCheckpointError(
+            f"{checkpoint.path} holds tensors twice.",
+            received=_some(twice),
+            hint=ANOTHER_STEP,
+        )
+    return found | others
+
+
+def _require_complete(run: RunJson, there: set[str], checkpoint: Checkpoint) -> None:
+    """Raise if ``run.json`` names missing tensors."""
+    expected = {*run.tensors, *run.arrays}
+    of_replicas = {_REPLICA.sub("", name) for name in there}
+    missing = expected - there
+    missing |= {v["name"] for v in run.variables} - there - of_replicas
+    if missing:
+        raise CorruptCheckpointError(
+            f"{checkpoint.path} does not hold the tensors that it lists.",
+            received=f"missing: {_some(missing)}, "
+            f"unexpected: {_some(there - expected) or 'none'}",
+            hint=ANOTHER_STEP,
+        )
+
+
+def _some(names: set[str]) -> str:
+    """A few names for a message."""
+    shown = [name[:200] for name in sorted(names)[:10]]
+    return ", ".join(shown) + (", ..." if len(names) > len(shown) else "")
+
+
+@contextlib.contextmanager
+def malformed(what: str) -> Iterator[None]:
+    """Turn any exception from decoding into an error that says what is malformed."""
+    try:
+        yield
+    except (MalformedError, NotKnownError) as error:
+        raise _not_ours(what, error.received) from error
+    except (ResilientError, MemoryError, OSError):
+        raise
+    except Exception as error:  # of any class, depending on the bytes
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise _not_ours(what, f"{kind}{error}") from error
+
+
+def _not_ours(what: str, why: str | None) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"{what} does not match the checkpoint format of this version.",
+        received=None if why is None else why[:1000],
+        hint=ANOTHER_STEP,
+    )

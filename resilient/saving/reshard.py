@@ -104,11 +104,8 @@ def _given(name: str, before: list[np.ndarray], replica: int) -> np.ndarray:
 
 def reshard_processes(
     parts: Sequence["SavedState[RunJson]"],
-) -> tuple[RunJson, Encoded, dict[str, Any]]:
+) -> "SavedState[RunJson]":
     """What every process resumes with if a different number of processes saved.
-
-    Returns:
-        The run, the position and the tensors of a checkpoint.
 
     Raises:
         DataNotResumableError: The processes were at different places in their data.
@@ -116,7 +113,8 @@ def reshard_processes(
     first, (position, arrays) = parts[0], _common(parts[0].positions())
     for each in parts[1:]:
         where, held = _common(each.positions())
-        if where != position or any(map(_differ, arrays.values(), held.values())):
+        alike = map(np.array_equal, arrays.values(), held.values())
+        if where != position or not all(alike):
             raise _own_data(
                 f"a checkpoint of {len(parts)} processes at different positions"
             )
@@ -134,7 +132,7 @@ def reshard_processes(
             "different values here; all continue with those of process 0",
             unequal,
         )
-    return first.run, position, {**first.tensors, **arrays}
+    return replace(first, position=position, tensors={**first.tensors, **arrays})
 
 
 def require_same_batches(position: TrainingPosition, *, drawn_by_all: bool) -> None:
@@ -191,7 +189,3 @@ def _common(positions: Positions) -> tuple[Encoded, dict[str, np.ndarray]]:
         return encode(to_json(common), arrays, "elastic"), arrays
     except NotEncodable as error:  # nested more deeply than anything we write
         raise MalformedError(error) from None
-
-
-def _differ(one: np.ndarray, other: np.ndarray) -> bool:
-    return not np.array_equal(one, other)

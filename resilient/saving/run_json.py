@@ -6,7 +6,7 @@ It holds everything in a checkpoint that is neither a tensor nor a position in t
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -46,12 +46,17 @@ class RunJson:
     """The fields of all kinds.
 
     Attributes:
+        kind: Its name in ``run.json``.
+        saved_by: Who saves it, in words.
         variables: Name, path, shape and dtype of each.
         replicas: The number of replicas.
         tensors: Names of all tensors of this part of the checkpoint.
         arrays: Names of those that are not variables.
         allowed: Differences from a checkpoint that attempts accepted.
     """
+
+    kind: ClassVar[str]
+    saved_by: ClassVar[str]
 
     variables: list[JSON] = field(default_factory=list)
     replicas: Annotated[int, Meta(ge=1, le=100_000)] = 1
@@ -80,6 +85,9 @@ class FitRun(RunJson):
         traces: What was compiled, by batch size.
         architecture: The model's config; None if it has none.
     """
+
+    kind = "fit"
+    saved_by = "resilient.fit"
 
     progress: JSON
     stop_training: bool
@@ -116,6 +124,9 @@ class LoopRun(RunJson):
         models: The configuration of each Keras model, layer or optimizer, by name.
     """
 
+    kind = "loop"
+    saved_by = "resilient.Run"
+
     progress: JSON
     stopped: bool
     counting: Counting | None
@@ -133,6 +144,9 @@ class LoopRun(RunJson):
 class VariablesRun(RunJson):
     """Variables alone, which ``Checkpoints`` saved."""
 
+    kind = "variables"
+    saved_by = "resilient.Checkpoints"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImportRun(RunJson):
@@ -146,6 +160,9 @@ class ImportRun(RunJson):
         unknown: What the source does not contain, in words.
     """
 
+    kind = "import"
+    saved_by = "an import"
+
     source: str
     unknown: list[str]
 
@@ -156,10 +173,7 @@ class ImportRun(RunJson):
 
 
 KINDS: Mapping[str, type[RunJson]] = {
-    "fit": FitRun,
-    "loop": LoopRun,
-    "variables": VariablesRun,
-    "import": ImportRun,
+    each.kind: each for each in (FitRun, LoopRun, VariablesRun, ImportRun)
 }
 
 
@@ -226,8 +240,7 @@ class _Decoded:
 
 def encoded(run: RunJson) -> JSON:
     """A run as ``run.json`` has it."""
-    kind = next(name for name, cls in KINDS.items() if type(run) is cls)
-    return {_KIND: kind, **to_json(run)}
+    return {_KIND: run.kind, **to_json(run)}
 
 
 def decoded(data: object) -> RunJson:
@@ -237,11 +250,10 @@ def decoded(data: object) -> RunJson:
         SchemaError: It is not valid.
     """
     kind = data.get(_KIND) if isinstance(data, dict) else None
-    if not isinstance(data, dict) or not isinstance(kind, str) or kind not in KINDS:
+    cls = KINDS.get(str(kind))
+    if cls is None:
         raise SchemaError(f"kind is {kind!r}, not one of {', '.join(KINDS)}")
-    rest = {name: item for name, item in data.items() if name != _KIND}
-    run = from_json(KINDS[kind], rest)
-    inside = from_json(_Inside, rest)
+    run, inside = from_json(cls, data), from_json(_Inside, data)
     if len({each.name for each in inside.variables}) < len(inside.variables):
         raise SchemaError("variables: it lists one several times")
     return run

@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from resilient.distributed.group import ALONE, Group
 from resilient.errors import CheckpointWriteError
@@ -155,20 +154,17 @@ class Committer:
             raise failure
 
 
-class Processor(Protocol):
-    """What a writer hands its snapshots to."""
-
-    def process(self, snapshot: Snapshot, /) -> None:
-        """Process a snapshot, on the writer's thread."""
-
-
 class BackgroundWriter:
-    """Lets a processor handle one snapshot at a time, in the background."""
+    """Processes one snapshot at a time, in the background.
 
-    def __init__(self, processor: Processor) -> None:
+    Args:
+        process: Called with each, on the writer's thread.
+    """
+
+    def __init__(self, process: Callable[[Snapshot], None]) -> None:
         # The first snapshot starts the thread.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="resilient-writer")
-        self._processor = processor
+        self._process = process
         self._job: Future[None] | None = None
         self._hurried = threading.Event()
         _writers.add(self)
@@ -188,7 +184,7 @@ class BackgroundWriter:
         """
         assert self._job is None
         self._hurried.clear()
-        self._job = self._thread.submit(self._process, snapshot, delay)
+        self._job = self._thread.submit(self._later, snapshot, delay)
 
     def busy(self) -> bool:
         """Whether a snapshot is being processed, or about to.
@@ -245,9 +241,9 @@ class BackgroundWriter:
         """Forget the thread and its job, which belong to the process that forked."""
         self._job = None
 
-    def _process(self, snapshot: Snapshot, delay: float) -> None:
+    def _later(self, snapshot: Snapshot, delay: float) -> None:
         self._hurried.wait(delay)
-        self._processor.process(snapshot)
+        self._process(snapshot)
 
 
 _writers = weakref.WeakSet[BackgroundWriter]()

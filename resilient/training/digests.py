@@ -27,7 +27,7 @@ class StateDigests:
         self._every, self._events = every, events
         self.wanted = every is not None
         self._last: Progress | None = None
-        self._writer = BackgroundWriter(self)
+        self._writer = BackgroundWriter(self.process)
         self._names: tuple[str, ...] = ()  # of leaves, as recorded last
         self._spare: HeldTensors | None = None
 

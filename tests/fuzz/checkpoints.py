@@ -22,8 +22,8 @@ from another_backend import CHECKPOINTS, FIT, LIBRARIES, LOOP
 from support.manifests import resealed
 
 from resilient.backends import BACKENDS, get_backend
-from resilient.saving.part_files import UNCHANGED, VARIABLES
 from resilient.saving.record import PartReader
+from resilient.saving.snapshot import UNCHANGED, VARIABLES
 from resilient.storage.store import Store
 
 from . import mutations, trees

@@ -76,7 +76,7 @@ TOPICS = {
         "Damaged or missing checkpoints",
         "A checkpoint cannot be read, trusted or found.",
         "storage/checkpoint storage/manifest storage/layout "
-        "storage/recovery backends saving/choose saving/record saving/part_files "
+        "storage/recovery backends saving/choose saving/record "
         "saving/compare",
     ),
     "saving-and-disk": Topic(

@@ -15,12 +15,12 @@ from support.shared_files import share_files_of_small_tensors
 
 import resilient
 from resilient.errors import CorruptCheckpointError
-from resilient.saving import part_files, record, unchanged
+from resilient.saving import record, snapshot, unchanged
 from resilient.storage.prune import Pruner
 from resilient.storage.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
-FOLDER = Path(part_files.VARIABLES, part_files.UNCHANGED)
+FOLDER = Path(snapshot.VARIABLES, snapshot.UNCHANGED)
 
 
 @pytest.fixture(autouse=True)
@@ -387,7 +387,7 @@ def test_a_full_disk_while_files_are_linked_loses_nothing(run, monkeypatch):
     make = os.mkdir
 
     def full(path, *args, **kwargs):
-        if part_files.UNCHANGED in os.fspath(path):
+        if snapshot.UNCHANGED in os.fspath(path):
             raise OSError(28, "No space left on device")
         make(path, *args, **kwargs)
 
