@@ -77,7 +77,8 @@ class Checkpointer:
         """Intervals count from here; nothing after it is committed yet."""
         self._committer.newest = None
         self._last, self._last_now = progress, self._now()
-        self._idle_until, self._idle_for = 0.0, 0.0  # step; seconds since the last save
+        # Between batches, none is due before this step and these seconds after it.
+        self._idle_until, self._idle_for = 0.0, 0.0
 
     @property
     def slowest(self) -> float | None:
@@ -98,23 +99,6 @@ class Checkpointer:
         self._committer.prunes = False
         self.request()
 
-    def nothing_due(self, progress: Progress) -> bool:
-        """Whether ``ready_to_save`` would only return False; asked after each batch.
-
-        Its last answer in this epoch said until when, as long as nobody asks for a save
-        and nothing is written.
-        """
-        now = self._now()
-        if (
-            self._requested
-            or progress.step >= self._idle_until
-            or now - self._last_now >= self._idle_for
-            or self._writer.has_job
-        ):
-            return False
-        self._meter.latest = (now, progress)
-        return True
-
     def ready_to_save(self, progress: Progress, *, must: bool = False) -> bool:
         """Whether a snapshot is due, and none is in flight any more.
 
@@ -125,11 +109,18 @@ class Checkpointer:
         Raises:
             CheckpointWriteError: The last save failed.
         """
-        now = self._now()
-        busy = False
+        now, busy = self._now(), False
         if self._writer.has_job:
             with self._failure_reported():
                 busy = self._writer.busy()
+        elif (
+            progress.batch
+            and progress.step < self._idle_until
+            and now - self._last_now < self._idle_for
+            and not (must or self._requested)
+        ):
+            self._meter.latest = (now, progress)
+            return False
         self._meter.write = self._committer.seconds
         self._meter.batch(now, progress, busy=busy)
         cost = self._meter.cost

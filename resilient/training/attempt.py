@@ -147,9 +147,7 @@ class Attempt:
             save: Whether saving and stopping are possible here at all.
         """
         self.trained(progress)
-        if not save or (
-            not self._digests.wanted and self._consensus.nothing_to_do(progress)
-        ):
+        if not save:
             return
         if self._digests.wanted and self._digests.due(progress):
             self._digest(progress, logs, in_epoch=True)

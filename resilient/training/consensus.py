@@ -40,14 +40,6 @@ class BoundaryConsensus:
         self._group, self._saving, self._watch = group, saving, watch
         self._passed_on = False
 
-    def nothing_to_do(self, progress: Progress) -> bool:
-        """Whether ``at`` would certainly decide on nothing; asked after each batch."""
-        return (
-            self._watch.requests.stop is None
-            and self._group.count == 1
-            and self._saving.nothing_due(progress)
-        )
-
     def at(self, progress: Progress, *, finished: bool = False) -> Decision:
         """What to do at this boundary; if that is to save, no write is in flight.
 
