@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resilient.cli.places import step
-from resilient.convert.export import choose, ending_of, export
+from resilient.convert.export import ending_of, export
 from resilient.convert.import_ import import_checkpoint
 from resilient.errors import NotExactWarning, message, printable
-from resilient.saving.record import saver_of
+from resilient.saving import choose, record
 from resilient.serialization import JSON
 from resilient.storage.store import Store
 
@@ -93,10 +93,10 @@ def _add_model(command: argparse.ArgumentParser, text: str, **options: Any) -> N
 
 
 def _export(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    checkpoint = choose(store, arguments.step)
+    checkpoint = choose.of_step(store, arguments.step)
     if "keras" not in sys.modules:
         # The one library needed to read the checkpoint.
-        os.environ["KERAS_BACKEND"] = saver_of(checkpoint)
+        os.environ["KERAS_BACKEND"] = record.saver_of(checkpoint)
     with _not_exact() as found:
         target = export(
             store.directory,

@@ -14,12 +14,10 @@ import numpy as np
 
 from resilient.backends import get_backend
 from resilient.convert.target import require_free, staged
-from resilient.errors import CorruptCheckpointError, NotSupportedError, message
-from resilient.saving import record
-from resilient.saving.choose import not_found
+from resilient.errors import NotSupportedError, message
+from resilient.saving import choose, record
 from resilient.saving.run_json import FitRun, ImportRun, RunJson
-from resilient.storage.checkpoint import Checkpoint, DamageError
-from resilient.storage.store import Store
+from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.stores import looked_at
 from resilient.user_line import ending_at_user_line
 
@@ -60,7 +58,7 @@ def export(
         CheckpointNotFoundError: There is no checkpoint, or none of that step.
         CheckpointWriteError: The file system failed; the target was not changed.
         CorruptCheckpointError: The checkpoint is damaged.
-        FileExistsError: The target already exists.
+        FileExistsError: The target already exists, or is in a checkpoint.
         NotSupportedError: The format cannot hold the checkpoint, or needs the model.
         ValueError: The target's name has an unknown suffix.
     """
@@ -68,7 +66,7 @@ def export(
     ending = ending_of(target)
     require_free(target, overwrite=overwrite)
     with looked_at(checkpoint_dir) as store:
-        checkpoint = choose(store, step)
+        checkpoint = choose.of_step(store, step)
         saved = _load(checkpoint)
     with staged(target, ending, overwrite=overwrite) as path:
         if ending == ".safetensors":
@@ -98,31 +96,9 @@ def ending_of(target: Path) -> str:
     )
 
 
-def choose(store: Store, step: int | None) -> Checkpoint:
-    """The checkpoint of a step, or the newest one; only its manifest was read.
-
-    Raises:
-        CheckpointNotFoundError: There is none.
-        CorruptCheckpointError: The manifest is damaged.
-    """
-    steps = store.steps()
-    if not steps:
-        raise not_found(store)
-    return store.read(steps[-1] if step is None else step)
-
-
 def _load(checkpoint: Checkpoint) -> record.SavedState[RunJson]:
     reader = record.PartReader(get_backend(record.saver_of(checkpoint)), to_look=True)
-    try:
-        return checkpoint.load(reader)
-    except DamageError as error:
-        if not checkpoint.path.exists():
-            raise not_found(checkpoint.path) from None  # just pruned
-        raise CorruptCheckpointError(
-            f"The checkpoint of step {checkpoint.step} is damaged.",
-            received=f"{checkpoint.path}: {error}",
-            hint="Export another step; `resilient verify` shows which are intact.",
-        ) from None
+    return choose.intact(checkpoint, reader)
 
 
 def _write_tensors(

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from resilient.errors import CheckpointWriteError, ResilientError, message
 from resilient.storage import files
+from resilient.storage.layout import MANIFEST
 from resilient.storage.refusals import disk_error
 
 
 def require_free(target: Path, *, overwrite: bool) -> None:
-    """Refuse an existing target, unless it may be replaced.
+    """Refuse an existing target, unless it may be replaced, and any in a checkpoint.
 
     Raises:
-        FileExistsError: It exists.
+        FileExistsError: It exists, or is in a checkpoint.
         FileNotFoundError: There is no directory to put it in.
     """
     if not os.path.isdir(target.parent):  # a path may also be too long to be one
@@ -26,15 +27,21 @@ def require_free(target: Path, *, overwrite: bool) -> None:
                 hint="Create it, or choose another target.",
             )
         )
-    if os.path.lexists(target) and not overwrite:
-        raise FileExistsError(
-            message(
-                "The target already exists.",
-                received=os.fspath(target),
-                hint="Choose another target, or replace this one with overwrite=True "
-                "(on the command line: --force).",
-            )
+    hint = "Choose another target."
+    if os.path.isdir(target):
+        problem = "The target is a directory."
+    elif any((above / MANIFEST).is_file() for above in target.parents):
+        problem = "The target is in a checkpoint, to which nothing may be added."
+    elif os.path.lexists(target) and not overwrite:
+        problem = "The target already exists."
+        hint = (
+            "Choose another target, or replace this one with overwrite=True "
+            "(on the command line: --force)."
         )
+    else:
+        return
+    received = os.fspath(target)
+    raise FileExistsError(message(problem, received=received, hint=hint))
 
 
 @contextlib.contextmanager

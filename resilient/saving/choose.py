@@ -6,7 +6,11 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from resilient.distributed.group import Group
-from resilient.errors import CheckpointNotFoundError, printable
+from resilient.errors import (
+    CheckpointNotFoundError,
+    CorruptCheckpointError,
+    printable,
+)
 from resilient.policies.keep import Best
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.layout import EVENTS
@@ -15,6 +19,8 @@ from resilient.storage.store import Store
 from resilient.telemetry.events import Events, read_events
 
 logger = logging.getLogger(__name__)
+
+_LONGEST = 2000  # characters of what is damaged
 
 Resume = Literal["auto", "best", "never", "must"] | int
 # The same, with the metric for "best" resolved.
@@ -111,8 +117,6 @@ def choose_together(
     Process 0 chooses, like ``find``; each process reads its part, and if one part is
     damaged, all use the previous checkpoint.
     """
-    if group.count == 1:
-        return find(store, resume, read, events)
     if group.index:
         return _follow(group, store, read)
 
@@ -169,6 +173,38 @@ def to_look_at(
     if found is None:
         raise not_found(store)
     return found
+
+
+def of_step(store: Store, step: int | None) -> Checkpoint:
+    """The checkpoint of a step, or the newest one; only its manifest was read.
+
+    Raises:
+        CheckpointNotFoundError: There is none.
+        CorruptCheckpointError: The manifest is damaged.
+    """
+    steps = store.steps()
+    if not steps:
+        raise not_found(store)
+    return store.read(steps[-1] if step is None else step)
+
+
+def intact(checkpoint: Checkpoint, read: Callable[[Checkpoint], T]) -> T:
+    """Read a checkpoint only to inspect it: nothing is changed.
+
+    Raises:
+        CheckpointNotFoundError: It was just pruned.
+        CorruptCheckpointError: It is damaged.
+    """
+    try:
+        return checkpoint.load(read)
+    except DamageError as error:
+        if not checkpoint.path.exists():
+            raise not_found(checkpoint.path) from None
+        raise CorruptCheckpointError(
+            f"The checkpoint of step {checkpoint.step} is damaged.",
+            received=f"{checkpoint.path}: {printable(str(error)[:_LONGEST])}",
+            hint="Choose another step: `resilient verify` shows which are intact.",
+        ) from None
 
 
 def discard(store: Store, resume: ResumeFrom, events: Events) -> None:

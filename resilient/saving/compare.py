@@ -22,8 +22,7 @@ from resilient.serialization import JSON
 from resilient.serialization.decoding import outline
 from resilient.serialization.json_arrays import as_bytes, decode_array
 from resilient.state.other_dtypes import place
-from resilient.storage import refusals
-from resilient.storage.checkpoint import Checkpoint, DamageError
+from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store
 
 PIECE = 1 << 20  # elements compared at a time, so memory stays small
@@ -157,16 +156,8 @@ def compare(
 
 def _opened(store: Store, step: int | None) -> _Contents:
     """The checkpoint of a step, or the newest one, verified; nothing is changed."""
-    steps = store.steps()
-    if not steps:
-        raise choose.not_found(store)
-    checkpoint = store.read(steps[-1] if step is None else step)
-    try:
-        return checkpoint.load(lambda found: _read(found, str(store)))
-    except DamageError as error:
-        if not checkpoint.path.exists():
-            raise choose.not_found(checkpoint.path) from None  # just pruned
-        raise refusals.damaged(checkpoint.path, str(error)) from None
+    checkpoint = choose.of_step(store, step)
+    return choose.intact(checkpoint, lambda found: _read(found, str(store)))
 
 
 def _read(checkpoint: Checkpoint, directory: str) -> _Contents:

@@ -394,6 +394,10 @@ def test_a_target_that_exists_is_replaced_only_if_that_is_said(run, tmp_path):
     with pytest.raises(FileExistsError, match="already exists"):
         resilient.export(run[0], target)
     resilient.export(run[0], target, overwrite=True)
+    inside = run[0] / "step-00000006" / "variables" / "x.safetensors"
+    with pytest.raises(FileExistsError, match="in a checkpoint"):
+        resilient.export(run[0], inside)
+    assert not inside.exists()
     found = paths_and_arrays(target)
     assert int(found[run[1].optimizer.iterations.path]) == 6
     assert os.listdir(tmp_path) == ["x.safetensors"]
@@ -447,7 +451,7 @@ def test_a_full_disk_is_an_error(run, tmp_path, tmp_path_factory):
 def test_a_directory_is_never_replaced(run, tmp_path):
     (tmp_path / "x.safetensors").mkdir()
     (tmp_path / "x.safetensors" / "mine").touch()
-    with pytest.raises(CheckpointWriteError, match="cannot be written"):
+    with pytest.raises(FileExistsError, match="is a directory"):
         resilient.export(run[0], tmp_path / "x.safetensors", overwrite=True)
     assert os.listdir(tmp_path) == ["x.safetensors"]
     assert os.listdir(tmp_path / "x.safetensors") == ["mine"]
