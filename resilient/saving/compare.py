@@ -28,7 +28,7 @@ from resilient.storage.store import Store
 PIECE = 1 << 20  # elements compared at a time, so memory stays small
 
 _NOT_STATE = (leaves.CLOCKS, "settings", "environment")
-_SETTINGS = ("kind", "replicas", "learning_rate", "setup", "setups", "data", "models")
+_SETTINGS = ("kind", "replicas", "learning_rates", "setup", "setups", "data", "models")
 _ABSENT = object()  # in place of a value that only the other side has
 _LONGEST = 200  # characters in a value
 _NUMBER = re.compile(r"_\d+")
