@@ -40,6 +40,7 @@ from resilient.serialization.classes import Known
 from resilient.serialization.entries import Entries
 from resilient.serialization.json_values import NotEncodable
 from resilient.serialization.rng import global_generators, is_generator
+from resilient.state.build import build_optimizer
 
 MISSING = object()  # stands for no value
 # Containers of which new ones can be made, by name.
@@ -385,7 +386,8 @@ class Tree:
 
     def _remember(self, node: Node, level: int, *, root: bool) -> None:
         value = node.value
-        if node.home not in self._step and _build_optimizer(value):
+        trained = keras_internals.is_trainer(value) and node.home not in self._step
+        if trained and build_optimizer(value):
             built = self.nodes.get(id(value.optimizer))
             if built is not None:
                 built.parts = parts_of(value.optimizer)
@@ -543,13 +545,3 @@ def _is_made_alike(value: Any) -> bool:
         return True
     callback = isinstance(value, keras.callbacks.Callback)
     return kinds.is_keras(value) and not callback
-
-
-def _build_optimizer(value: Any) -> bool:
-    """Make the variables that a model's first step would make, if it is compiled."""
-    if keras_internals.is_trainer(value) and value.compiled and value.built:
-        optimizer = value.optimizer
-        if optimizer is not None and not optimizer.built:
-            optimizer.build(value.trainable_variables)
-            return True
-    return False

@@ -85,18 +85,23 @@ def build_early(
         )
 
 
-def build_optimizer(model: keras.Model) -> None:
-    """Create before the first step the variables of a built model's optimizer.
+def build_optimizer(model: keras.Model) -> bool:
+    """Create the variables of a built model's optimizer, named as its first step would.
 
-    A custom ``train_step`` may train only some of the weights, and is left alone.
+    Returns:
+        Whether any was created.
     """
-    of_keras = type(model).train_step is keras.Model.train_step
-    optimizer = model.optimizer
-    if keras_internals.BACKEND != "tensorflow" or not of_keras:
-        return
-    if is_built(model) and optimizer is not None and not optimizer.built:
-        with model.distribute_strategy.scope():
-            optimizer.build(model.trainable_variables)
+    optimizer = getattr(model, "optimizer", None)  # none before compile
+    if optimizer is None or optimizer.built or not model.built:
+        return False
+    with contextlib.ExitStack() as stack:
+        if (
+            keras_internals.BACKEND == "tensorflow"
+        ):  # others build before the first step
+            stack.enter_context(model.distribute_strategy.scope())
+            stack.enter_context(keras.name_scope(optimizer.name, caller=optimizer))
+        optimizer.build(model.trainable_variables)
+    return True
 
 
 def is_built(model: keras.Model) -> bool:
@@ -110,14 +115,22 @@ def _lacks_some(model: keras.Model, saved: list[dict[str, Any]]) -> bool:
 
 
 def _build_symbolically(model: keras.Model, iterator: Any) -> None:
-    spec = keras_own(iterator).element_spec
+    spec, optimizer = keras_own(iterator).element_spec, model.optimizer
+    of_step = optimizer is not None and not optimizer.built
     try:
         batch = keras.tree.map_structure(
             lambda s: keras.KerasTensor(tuple(s.shape), s.dtype.name), spec
         )
+        if of_step:  # Keras would give its variables other names than a step does
+            optimizer.built = True
         model._symbolic_build(data_batch=batch)
     except Exception:  # user code may raise anything on symbolic input
         logger.debug("symbolic build failed; one real step builds", exc_info=True)
+        return
+    finally:
+        if of_step:
+            optimizer.built = False
+    build_optimizer(model)
 
 
 def take_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:

@@ -239,7 +239,8 @@ def optimizers(
     for key, value in list(vars(optimizer).items()):
         inner = f"{name}.{key.lstrip('_')}"
         for suffix, item in (items_of(value) or {"": value}).items():
-            yield from optimizers(item, inner + suffix)
+            if not key.startswith("_self_"):  # what TensorFlow tracks once more
+                yield from optimizers(item, inner + suffix)
 
 
 def raw_config(thing: Any) -> JSON:

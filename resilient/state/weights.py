@@ -11,11 +11,11 @@ from typing import Any
 
 import keras
 
-from resilient import keras_internals
 from resilient.backends import get_backend
 from resilient.errors import CheckpointMismatchError
 from resilient.serialization import JSON
 from resilient.state import variables
+from resilient.state.build import build_optimizer
 from resilient.state.variables import Leaf
 
 Pairs = list[tuple[Mapping[str, Any], Leaf]]
@@ -30,10 +30,7 @@ def group(name: str) -> str:
 
 def ready(model: keras.Model, groups: Sequence[str] = GROUPS) -> list[Leaf]:
     """The weights, seeds and optimizer variables of a model."""
-    optimizer = getattr(model, "optimizer", None)  # none before compile
-    if model.built and optimizer is not None and not optimizer.built:
-        with _scope(model):
-            optimizer.build(model.trainable_variables)
+    build_optimizer(model)
     return [leaf for leaf in variables.leaves(model) if group(leaf.name) in groups]
 
 
@@ -127,9 +124,3 @@ def kept(live: Sequence[Leaf]) -> Iterator[None]:
 
 def _slot(name: str) -> str:
     return ".".join(name.split(".")[:2])
-
-
-def _scope(model: keras.Model) -> Any:
-    if keras_internals.BACKEND == "tensorflow":
-        return model.distribute_strategy.scope()
-    return contextlib.nullcontext()

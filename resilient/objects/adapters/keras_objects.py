@@ -12,7 +12,7 @@ from resilient.serialization import JSON, Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotEncodable, encode
 from resilient.state import replicas
-from resilient.state.build import is_built
+from resilient.state.build import build_optimizer, is_built
 from resilient.state.fingerprint import class_names, of_layers
 from resilient.state.settings import Settings, items_of, raw_config
 from resilient.state.variables import Variable, variables_of
@@ -114,9 +114,8 @@ class LayerKind(Kind):
     def build(self, saved: Encoded, known: Mapping[str, Any]) -> None:
         if not self.value.built and saved["build"] is not None:
             self.value.build_from_config(decode(saved["build"], {}))
-        optimizer = getattr(self.value, "optimizer", None)
-        if saved["compiled"] and optimizer is not None and not optimizer.built:
-            optimizer.build(self.value.trainable_variables)
+        if saved["compiled"]:
+            build_optimizer(self.value)
 
 
 class KerasOptimizerKind(Kind):
@@ -157,7 +156,8 @@ class KerasOptimizerKind(Kind):
         names = saved["for"]
         if self.value.built or names is None or not all(n in known for n in names):
             return
-        self.value.build([known[name] for name in names])
+        with keras.name_scope(self.value.name, caller=self.value):  # as in `apply`
+            self.value.build([known[name] for name in names])
 
     def differences(self, name: str, saved: Encoded) -> list[str]:
         live = type(self.value).__name__
