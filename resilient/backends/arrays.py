@@ -101,9 +101,9 @@ def spread_elements(array: np.ndarray, most: int) -> np.ndarray:
     return array.flat[:: max(1, array.size // most)]
 
 
-def contiguous_bytes(array: np.ndarray) -> memoryview:
-    """The bytes of an array in C order; copied only if they are in another."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+def as_bytes(array: np.ndarray) -> np.ndarray:
+    """The bytes of an array in C order, flat; copied only if they are in another."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def check_like(

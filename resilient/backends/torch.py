@@ -22,11 +22,11 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from resilient.backends import torch_files
 from resilient.backends.arrays import (
     EXTENSION_DTYPES,
+    as_bytes,
     as_stored,
     check_dtype,
     check_like,
     check_names,
-    contiguous_bytes,
     not_stored,
 )
 from resilient.backends.base import Backend, HeldTensors, Part
@@ -203,7 +203,7 @@ class _Copies(HeldTensors):
                 continue  # it begins where another rank's part does
             piece = "whole" if spread is None else spread.piece(name)
             digest = digests.setdefault(piece, xxhash.xxh3_128())
-            digest.update(contiguous_bytes(to_numpy(tensor)))
+            digest.update(as_bytes(to_numpy(tensor)).data)
         return {piece: digest.hexdigest() for piece, digest in digests.items()}
 
     def release(self) -> None:

@@ -33,9 +33,8 @@ from resilient.objects.tree import (
     is_same,
     path_of,
 )
-from resilient.serialization import Encoded, classes
-from resilient.serialization.entries import Entries, Entry
-from resilient.serialization.json_values import NotEncodable, encode, encode_part
+from resilient.serialization import Encoded, Entries, Entry, classes
+from resilient.serialization.json_values import NotEncodable, encode
 from resilient.state.settings import settings_of
 
 # Functions that a model makes, and what makes them, where that draws random numbers.
@@ -196,13 +195,13 @@ class _Pass:
         return found
 
     def _part(self, value: Any, path: str, *, whole: bool = False) -> Encoded:
-        return encode_part(
+        return encode(
             value,
             self._arrays,
-            self._refer,
-            name=_array_name(path),
+            _array_name(path),
+            self._tree.known,
             path=path,
-            known=self._tree.known,
+            refer=self._refer,
             whole=whole,
         )
 
@@ -358,7 +357,10 @@ def _are_equal(before: Any, value: Any) -> bool:
     """Whether two plain values are the same."""
     if type(before) is not type(value) or not is_value(value):
         return False
-    return repr(before) == repr(value)
+    try:
+        return repr(before) == repr(value)
+    except ValueError:  # Python makes no text of an int of 4,301 digits
+        return bool(before == value)
 
 
 def _array_name(path: str) -> str:

@@ -16,12 +16,12 @@ import keras
 import numpy as np
 import xxhash
 
+from resilient.backends.arrays import as_bytes
 from resilient.keras_internals import BACKEND
 from resilient.objects import buffers, kinds
 from resilient.objects.sizing import is_frame, sample, tensor_size
 from resilient.serialization import Encoded, classes, rng
 from resilient.serialization.batches import pack, unpack
-from resilient.serialization.json_arrays import as_bytes
 from resilient.serialization.json_values import NotEncodable, encode
 from resilient.serialization.schema import taking
 

@@ -25,10 +25,9 @@ from resilient.objects.parts import (
     is_value,
 )
 from resilient.objects.tree import CONTAINERS, MISSING, Node, Tree
-from resilient.serialization import classes
-from resilient.serialization.classes import Known, NotKnownError
-from resilient.serialization.decoding import Reference, decode, decode_parts
-from resilient.serialization.entries import Entries, Entry
+from resilient.serialization import Entries, Entry, classes
+from resilient.serialization.classes import Known
+from resilient.serialization.decoding import Reference, decode
 from resilient.serialization.schema import MalformedError, taking, well_formed
 
 _WHAT = "the state of objects"
@@ -66,12 +65,12 @@ class _Wanted:
     ) -> None:
         self.gone = entry.get("gone", [])
         self.attributes = {
-            name: decode_parts(data, arrays, known)
+            name: decode(data, arrays, known, refers=True)
             for name, data in entry.get("attributes", {}).items()
         }
         self.items: Any = MISSING
         if "items" in entry:
-            self.items = decode_parts(entry["items"], arrays, known)
+            self.items = decode(entry["items"], arrays, known, refers=True)
             if type(self.items) not in (list, dict):
                 raise MalformedError(f"the items of {home}")
         self.content: tuple[str, Any] | None = None
@@ -88,22 +87,19 @@ class _Wanted:
         if kind in leaves.MADE:
             return kind, decode(data, arrays, known)
         if kind == "object":
-            cls = known.get(data) if isinstance(data, str) else None
-            if not isinstance(cls, type):
-                raise NotKnownError(data)
-            return kind, cls
+            return kind, known.named(data)
         if kind not in CONTAINERS:
             raise MalformedError(f"a new object of kind {kind!r}")
         if issubclass(CONTAINERS[kind], dict) is not (type(self.items) is dict):
             raise MalformedError(f"the items of a {kind}")
-        return kind, decode_parts(data, arrays, known)
+        return kind, decode(data, arrays, known, refers=True)
 
     def new(self) -> Any:
         """An object of this kind, empty if it is a container."""
         kind, data = self.made or ("", None)
         if kind in leaves.MADE:
             return leaves.made(kind, data)
-        if isinstance(data, type):
+        if kind == "object":
             return classes.rebuild(data, {})
         cls = CONTAINERS[kind]
         if cls is collections.deque:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from resilient.backends.arrays import as_bytes
 from resilient.serialization import classes
 from resilient.serialization.batches import pack
-from resilient.serialization.json_arrays import as_bytes
 
 WHOLE_BYTES = 2**24  # read whole to detect changes: 2 ms
 LEAVES = 10_000  # of nested values

@@ -35,10 +35,9 @@ from resilient.objects.parts import (
     unwrapped,
 )
 from resilient.objects.sizing import is_long
-from resilient.serialization import classes
+from resilient.serialization import Entries, classes
 from resilient.serialization.classes import Known
-from resilient.serialization.entries import Entries
-from resilient.serialization.json_values import NotEncodable
+from resilient.serialization.json_values import NotEncodable, key_path
 from resilient.serialization.rng import global_generators, is_generator
 from resilient.state.build import build_optimizer
 
@@ -524,7 +523,10 @@ def _items(
         # Torch lists Keras's variables there, under automatic names.
         of_torch = type(key) is str and key == "_torch_params"
         if not (is_value(item) or of_torch):
-            yield f"[{key!r}]" if named and is_value(key) else f"[{index}]", item
+            yield (
+                key_path(key, index) if named and is_value(key) else f"[{index}]",
+                item,
+            )
         if not is_value(key):
             yield f" key {index}", key
 

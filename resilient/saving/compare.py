@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from resilient.backends.arrays import as_bytes
 from resilient.backends.base import Part
 from resilient.saving import choose, leaves
 from resilient.saving.record import malformed, processes, read_part, saver_of
 from resilient.saving.run_json import RunJson, encoded
 from resilient.serialization import JSON
-from resilient.serialization.decoding import outline
-from resilient.serialization.json_arrays import as_bytes, decode_array
+from resilient.serialization.decoding import decode, outline
 from resilient.state.other_dtypes import place
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store
@@ -246,8 +246,8 @@ def _parts(value: Any, arrays: Mapping[str, Any]) -> tuple[str, Any]:
     if value.keys() != {"!", "v"}:
         return "object", value
     tag, content = value["!"], value["v"]
-    if tag in ("array", "scalar"):
-        return tag, decode_array(content, arrays)
+    if tag == "array":
+        return tag, decode(value, arrays)
     if tag != "dict":
         return tag, _parts(content, arrays)[1]
     names = (key if isinstance(key, str) else f"[{_shown(key)}]" for key, _ in content)

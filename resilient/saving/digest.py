@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import xxhash
 
+from resilient.backends.arrays import as_bytes
 from resilient.backends.base import Shards
 from resilient.saving import leaves
 from resilient.saving.record import SavedState
 from resilient.saving.snapshot import Snapshot
 from resilient.serialization import Encoded
 from resilient.serialization.batches import checksum
-from resilient.serialization.json_arrays import as_bytes
 
 POSITION = "data"
 _HEX = 8  # digits that a leaf's digest has in an event

@@ -12,8 +12,7 @@ from typing import Any
 
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import RunJson
-from resilient.serialization import JSON, Encoded
-from resilient.serialization.entries import Entries
+from resilient.serialization import JSON, Encoded, Entries
 
 CLOCKS = "clocks"  # the only section of ``values_of`` that is not state
 

@@ -13,9 +13,8 @@ from msgspec import Meta, Struct
 
 from resilient.backends.base import Backend
 from resilient.errors import warn_not_exact
-from resilient.serialization import JSON, Encoded
+from resilient.serialization import JSON, CallbackState, Encoded, Entries
 from resilient.serialization.decoding import outline
-from resilient.serialization.entries import CallbackState, Entries
 from resilient.serialization.schema import (
     Count,
     SavedLosses,

@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from resilient.backends.arrays import contiguous_bytes
+from resilient.backends.arrays import as_bytes
 from resilient.saving.snapshot import UNCHANGED, VARIABLES, Snapshot
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.files import open_file
@@ -123,7 +123,7 @@ class Unchanged:
             array = arrays.get(name)
             # Of a tensor in shards, it is no array.
             if isinstance(array, np.ndarray) and array.nbytes >= _LARGE:
-                checksum = xxhash.xxh3_128_digest(contiguous_bytes(array))
+                checksum = xxhash.xxh3_128_digest(as_bytes(array).data)
                 found = str(array.dtype), array.shape, checksum
                 self._last[name] = found
                 nbytes += array.nbytes if last.get(name) == found else 0

@@ -5,14 +5,13 @@ that Keras accepts, including sparse and ragged ones.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import xxhash
 
+from resilient.backends.arrays import as_bytes
 from resilient.errors import NotSupportedError
-from resilient.serialization.json_arrays import as_bytes
 from resilient.serialization.schema import taking
 
 # Limits a sparse matrix, whose memory grows with them, whatever it holds.
@@ -96,12 +95,11 @@ def _parts(leaf: Any) -> tuple[str, list[np.ndarray]]:
     cls = type(leaf)
     module, name = cls.__module__.partition(".")[0], cls.__name__
     if module == "torch":
-        tensor = leaf.detach().cpu()
-        if tensor.dtype.is_floating_point and tensor.element_size() == 2:
-            import torch
+        import torch
 
-            dtype = str(tensor.dtype).rpartition(".")[2]
-            return f"torch {dtype}", [tensor.view(torch.int16).numpy()]
+        tensor = leaf.detach().cpu()
+        if tensor.dtype == torch.bfloat16:  # which NumPy lacks
+            return "torch bfloat16", [tensor.view(torch.int16).numpy()]
         return "torch", [tensor.numpy()]
     if module == "tensorflow":
         if name == "SparseTensor":
@@ -192,13 +190,12 @@ def _torch(array: np.ndarray) -> Any:
     return torch.from_numpy(array.copy())
 
 
-def _torch_half(dtype: str, array: np.ndarray) -> Any:
+def _torch_bfloat16(array: np.ndarray) -> Any:
     import torch
 
     if array.dtype != "int16":
         raise ValueError("floats of two bytes that are not two bytes")
-    halves = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-    return _torch(array).view(halves[dtype])
+    return _torch(array).view(torch.bfloat16)
 
 
 def _tensorflow(array: np.ndarray) -> Any:
@@ -254,8 +251,7 @@ _BUILDERS: dict[str, tuple[Callable[..., Any], int]] = {
     "numpy": (lambda array: array, 1),
     "scalar": (_scalar, 1),
     "torch": (_torch, 1),
-    "torch float16": (partial(_torch_half, "float16"), 1),
-    "torch bfloat16": (partial(_torch_half, "bfloat16"), 1),
+    "torch bfloat16": (_torch_bfloat16, 1),
     "tensorflow": (_tensorflow, 1),
     "tensorflow sparse": (_tensorflow_sparse, 3),
     _RAGGED: (_tensorflow_ragged, 2),

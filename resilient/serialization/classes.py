@@ -125,7 +125,7 @@ def reference(value: Any) -> str | None:
         return None
 
 
-def rebuild(cls: type, state: dict[str, Any]) -> Any:
+def rebuild(cls: Any, state: dict[str, Any]) -> Any:
     """A new instance of a plain class with these attributes, without ``__init__``.
 
     Raises:
@@ -204,6 +204,17 @@ class Known:
         if not self._closed:
             self._objects[name] = value
         return self.get(name) is value
+
+    def named(self, name: object) -> Any:
+        """The class or function of this name.
+
+        Raises:
+            NotKnownError: There is none.
+        """
+        found = self.get(name) if isinstance(name, str) else None
+        if found is None:
+            raise NotKnownError(name)
+        return found
 
     def get(self, name: str) -> Any:
         """The class or function of this name, if any."""

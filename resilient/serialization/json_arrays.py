@@ -1,22 +1,23 @@
 """NumPy arrays inside JSON values: dtype, shape, memory order and bytes.
 
 Small arrays are base64 text, larger ones references into a mapping of named arrays.
-There, dtypes that a backend's format may not know (big-endian, complex, text,
-structured, float8 ...) are plain bytes. Refuses, with ``ValueError``, dtypes that their
-description does not reproduce.
+There, dtypes that a backend's format may not know (big-endian, text, structured ...)
+are plain bytes. Refuses, with ``ValueError``, dtypes that their description does not
+reproduce.
 """
 
 import ast
 import base64
 import math
-import re
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from resilient.backends.arrays import DTYPES, as_bytes
+
 INLINE_BYTES = 1024
-_AGAIN_BYTES = 1 << 26  # of arrays that are referred to a second time
+_REGISTERED = 2  # in NumPy's words, a dtype of another library
 _LONGEST_DTYPE = 1 << 16  # characters
 _DIMENSIONS = 64  # the most that NumPy has
 _EMPTY_ITEMS = 1 << 20  # of an array whose items have no bytes: any number has as many
@@ -24,7 +25,7 @@ _EMPTY_ITEMS = 1 << 20  # of an array whose items have no bytes: any number has 
 
 def encode_dtype(dtype: np.dtype[Any]) -> str:
     """Describe a dtype by its name, or as in the header of an ``.npy`` file."""
-    if dtype.kind == "V" and not dtype.names and not re.match("void", dtype.name):
+    if dtype.isbuiltin == _REGISTERED:
         name: str = dtype.name  # bfloat16 and its like have no other description
     else:
         descr = np.lib.format.dtype_to_descr(dtype)
@@ -46,8 +47,6 @@ def decode_dtype(name: object) -> np.dtype[Any]:
         if name[0] in "[(":
             dtype = np.lib.format.descr_to_dtype(ast.literal_eval(name))
         else:
-            if name[0].isalpha():
-                import ml_dtypes  # noqa: F401  (registers bfloat16 and others with NumPy)
             dtype = np.dtype(name)
     except Exception as error:  # NumPy and Python have a dozen for this
         raise ValueError(f"{name[:100]!r} describes no dtype") from error
@@ -98,28 +97,15 @@ def encode_array(
         content["base64"] = base64.b64encode(array.tobytes()).decode("ascii")
     else:
         content["array"] = name
-        arrays[name] = array if _is_common(array.dtype) else as_bytes(array)
+        common = array.dtype.isnative and array.dtype.name in DTYPES
+        arrays[name] = array if common else as_bytes(array)
     return content
 
 
-class StoredArray(NamedTuple):
-    """An array in JSON, whose bytes are as many as its dtype and shape need.
-
-    Attributes:
-        raw: The bytes, as an array of any dtype.
-        shape: Of the array.
-        dtype: The same.
-        turned: Whether its memory is in Fortran's order.
-    """
-
-    raw: np.ndarray
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    turned: bool
-
-
-def stored_array(content: Any, arrays: Mapping[str, np.ndarray]) -> StoredArray:
-    """Look at an array, and copy nothing.
+def decode_array(
+    content: Any, arrays: Mapping[str, np.ndarray], *, outline: bool = False
+) -> np.ndarray:
+    """A new, writable array, as it was encoded; an outline is zeros of no memory.
 
     Raises:
         LookupError: It refers to an array that is not in ``arrays``.
@@ -138,52 +124,10 @@ def stored_array(content: Any, arrays: Mapping[str, np.ndarray]) -> StoredArray:
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes != raw.nbytes:
         raise ValueError(f"{raw.nbytes} bytes where {nbytes} are expected")
-    return StoredArray(raw, shape, dtype, content.get("order") == "F")
-
-
-def decode_array(content: Any, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """A new, writable array, as it was encoded; raises what ``stored_array`` does."""
-    stored = stored_array(content, arrays)
-    built = np.empty(
-        stored.shape[::-1] if stored.turned else stored.shape, stored.dtype
-    )
-    if built.nbytes:
-        as_bytes(built)[:] = as_bytes(stored.raw)
-    return built.T if stored.turned else built
-
-
-def as_bytes(array: np.ndarray) -> np.ndarray:
-    """The bytes of an array in C order, as a flat view where that is possible."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _is_common(dtype: np.dtype[Any]) -> bool:
-    """Whether every backend's format takes arrays of this dtype."""
-    if dtype.name == "bfloat16":
-        return True
-    return dtype.isnative and dtype.kind in "biuf" and dtype.itemsize <= 8
-
-
-class Once(Mapping[str, Any]):
-    """Arrays of which each should be referred to once; an array is copied each time."""
-
-    def __init__(self, arrays: Mapping[str, Any]) -> None:
-        self._arrays, self._seen, self._again = arrays, set[str](), 0
-
-    def __getitem__(self, name: str) -> Any:
-        array = self._arrays[name]
-        if name in self._seen:
-            self._again += math.prod(array.shape) * array.dtype.itemsize
-            if self._again > _AGAIN_BYTES:
-                raise ValueError(f"the array {name!r} is referred to again and again")
-        self._seen.add(name)
-        return array
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._arrays
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
+    if outline:
+        return np.broadcast_to(np.zeros((), dtype), shape)
+    turned = content.get("order") == "F"
+    built = np.empty(shape[::-1] if turned else shape, dtype)
+    if nbytes:
+        as_bytes(built)[:] = as_bytes(raw)
+    return built.T if turned else built

@@ -10,7 +10,7 @@ from resilient.errors import NotSupportedError, message
 from resilient.serialization import Encoded
 from resilient.serialization.classes import NOTHING, Known
 from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import NotEncodable, encode, learn
+from resilient.serialization.json_values import NotEncodable, encode
 
 
 @runtime_checkable
@@ -32,7 +32,7 @@ def known_in(state: Callable[[], Any]) -> Known:
     """
     known = Known()
     with contextlib.suppress(Exception):
-        learn(state(), known)
+        encode(state(), None, "value", known)
     return known.close()
 
 

@@ -22,8 +22,8 @@ import keras
 import numpy as np
 
 from resilient import keras_internals
+from resilient.backends.arrays import as_bytes
 from resilient.serialization import JSON, classes
-from resilient.serialization.json_arrays import as_bytes
 from resilient.serialization.schema import strict
 from resilient.state.functions import global_names
 

@@ -12,7 +12,6 @@ import resource
 import sys
 import threading
 import time
-import zoneinfo
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +31,6 @@ _READABLE = tuple(
     f"{os.path.realpath(root)}{os.sep}"
     for root in (
         *(sys.prefix, sys.base_prefix, *sys.path[1:], _HERE.parents[1], "/proc/self"),
-        *(zoneinfo.TZPATH),
     )
     if root
 )
@@ -65,7 +63,6 @@ for _encoding in ("utf-8-sig", "utf-16", "utf-32", "ascii", "latin-1", "idna", "
 for _encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
     codecs.lookup(_encoding)
 codecs.lookup("raw-unicode-escape")
-zoneinfo.available_timezones()  # imports the package with those that a system lacks
 
 
 class Finding(Exception):

@@ -85,6 +85,9 @@ def known(callback):
     }
 
 
+Place = collections.namedtuple("Place", "x y")
+
+
 class Mine(keras.callbacks.Callback):
     """A callback as users write them: attributes set by ``setup``."""
 
@@ -758,6 +761,28 @@ def test_plain_objects_made_later_are_made_anew():
     assert second.latest == Meter(3.0)
     assert type(second.phase) is Other
     assert vars(second.phase) == vars(first.phase)
+
+
+def test_values_of_lists_that_are_made_later_come_back():
+    def later(callback):
+        callback.place = Place([callback.place], {"a": [2]})
+        callback.span = slice(callback.span.stop, (1, 2))
+
+    first, second = resumed(lambda: Mine(place=Place(1, 2), span=slice(3)), later)
+    assert type(second.place) is Place
+    assert second.place == first.place == ([(1, 2)], {"a": [2]})
+    assert second.span == slice(3, (1, 2))
+
+
+def test_ints_of_which_python_makes_no_text_are_values_and_keys():
+    def later(callback):
+        callback.number += 1
+        callback.table[callback.number] = [1]
+        callback.table[callback.number,] = [2]
+
+    first, second = resumed(lambda: Mine(number=10**5000, table={}), later)
+    assert second.number == first.number
+    assert second.table == first.table
 
 
 def test_objects_of_classes_that_were_not_there_are_named():

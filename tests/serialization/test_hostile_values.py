@@ -152,6 +152,7 @@ MALFORMED = {
     "half a character": tagged("str", base64.b64encode(b"abc").decode()),
     "a list of a text": tagged("list", "abc"),
     "a list of a list": tagged("list", [1, 2]),
+    "a list of bytes": tagged("list", array(dtype="|u1", shape=[8])),
     "a dict of a number": tagged("dict", 3),
     "a dict of triples": tagged("dict", [[1, 2, 3]]),
     "a key that cannot be one": tagged("dict", [[[1], 2]]),
@@ -161,9 +162,7 @@ MALFORMED = {
     "a complex number of one": tagged("complex", [1.0]),
     "a date of floats": tagged("date", [2026.0, 1, 1]),
     "a date that is none": tagged("date", [2026, 13, 1]),
-    "a time zone outside": tagged("ZoneInfo", ["../../etc/passwd"]),
-    "a time zone at the root": tagged("ZoneInfo", ["/etc/passwd"]),
-    "no such time zone": tagged("ZoneInfo", ["No/Where"]),
+    "a time zone by its name": tagged("ZoneInfo", ["Europe/Paris"]),
     "a decimal that is none": tagged("Decimal", ["x"]),
     "a fraction by zero": tagged("Fraction", [1, 0]),
     "a deque of a number": tagged("deque", [3, None]),
@@ -232,13 +231,12 @@ def test_an_array_is_not_larger_than_its_bytes():
         decode(data, {"x": stretched})
 
 
-def test_an_array_is_not_referred_to_again_and_again():
+def test_an_array_is_referred_to_once():
     """Each time is a copy."""
-    once = np.zeros(1 << 20, np.uint8)
-    data = tagged("array", {"dtype": "|u1", "shape": [1 << 20], "array": "x"})
-    check({"a": [data] * 65}, {"x": once})
-    with pytest.raises(CorruptCheckpointError, match="again and again"):
-        check({"a": [data] * 66}, {"x": once})
+    data, arrays = beside("x"), {"x": np.zeros(9)}
+    check({"a": [data], "b": 3}, arrays)
+    with pytest.raises(CorruptCheckpointError, match="'x' is missing"):
+        check({"a": [data], "b": [data]}, arrays)
 
 
 def test_what_a_script_has_often_may_be_in_a_set():
@@ -247,25 +245,10 @@ def test_what_a_script_has_often_may_be_in_a_set():
 
 
 def test_that_memory_is_short_says_nothing_of_a_value(monkeypatch):
-    def short(*_):
+    def short(*_, **__):
         raise MemoryError
 
     encoded = encode(np.arange(3), {}, "x")
     monkeypatch.setattr("resilient.serialization.json_arrays.decode_array", short)
     with pytest.raises(MemoryError):
         decode(encoded, {})
-
-
-def test_a_zone_that_is_not_there_is_looked_for_in_no_package(monkeypatch):
-    asked = []
-
-    def files(package):
-        asked.append(package)
-        raise ModuleNotFoundError(package)
-
-    monkeypatch.setattr("importlib.resources.files", files)
-    for name in ("No", "No/Where", "No/Such/Package"):
-        with pytest.raises(CorruptCheckpointError, match="time zone"):
-            decode(tagged("ZoneInfo", [name]), {})
-    assert {*asked} <= {"tzdata"}  # all that there are
-    assert decode(tagged("ZoneInfo", ["UTC"]), {}).key == "UTC"

@@ -1,6 +1,7 @@
 """Values come back from JSON with the same types and the same bits."""
 
 import collections
+import contextlib
 import dataclasses
 import datetime
 import decimal
@@ -18,15 +19,18 @@ import zoneinfo
 import ml_dtypes
 import numpy as np
 import pytest
+from fuzz.trees import compact, mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from resilient import CheckpointMismatchError, CorruptCheckpointError
-from resilient.serialization import json_arrays
-from resilient.serialization.classes import Known
+from resilient.serialization import json_arrays, rng
+from resilient.serialization.classes import Known, NotKnownError
 from resilient.serialization.decoding import check, decode
+from resilient.serialization.json_classes import BY_TAG
 from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.schema import MalformedError, SchemaError, parse
 from resilient.serialization.state_dict import known_in
 
 
@@ -69,69 +73,107 @@ def through_json(value):
     return decode(json.loads(text), copies, known.close())
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 
 
 def assert_same(expected, actual):
-    """Equal in type and bits, all the way down."""
-    assert type(actual) is type(expected)
-    if isinstance(expected, float) and not isinstance(expected, np.generic):
-        assert struct.pack("<d", expected) == struct.pack("<d", actual)
-    elif isinstance(expected, dict):
-        assert len(expected) == len(actual)
-        for (key, value), (key2, value2) in zip(
-            expected.items(), actual.items(), strict=True
-        ):
-            assert_same(key, key2)
-            assert_same(value, value2)
-    elif isinstance(expected, (list, tuple, collections.deque)):
-        assert len(expected) == len(actual)
-        for value, value2 in zip(expected, actual, strict=True):
-            assert_same(value, value2)
-    elif isinstance(expected, SavedState):
-        assert_same(vars(expected), vars(actual))
-    elif isinstance(expected, (np.ndarray, np.generic)):
-        assert_same_array(expected, actual)
-    else:
-        assert actual == expected
+    assert form(actual) == form(expected)
 
 
-def assert_same_array(expected, actual):
-    assert actual.dtype == expected.dtype
-    assert actual.shape == expected.shape
-    assert actual.flags.f_contiguous == expected.flags.f_contiguous
-    if expected.dtype.hasobject:
-        assert_same(expected.tolist(), actual.tolist())
-    else:
-        assert actual.tobytes() == expected.tobytes()
+def form(value):
+    """A value in types and bits, all the way down; equal forms are equal."""
+    kind = type(value)
+    if kind is float:
+        return kind, struct.pack("<d", value)
+    if kind is int:
+        return kind, hex(value)
+    if kind in (set, frozenset):
+        return kind, sorted((form(item) for item in value), key=str)
+    if isinstance(value, dict):
+        factory = getattr(value, "default_factory", None)
+        return kind, factory, [(form(key), form(item)) for key, item in value.items()]
+    if isinstance(value, (list, tuple, collections.deque)):
+        return kind, getattr(value, "maxlen", None), [form(item) for item in value]
+    if kind is complex:
+        return kind, struct.pack("<2d", value.real, value.imag)
+    if kind is slice:
+        return kind, [form(part) for part in (value.start, value.stop, value.step)]
+    if kind in (SavedState, Plain):
+        return kind, form(vars(value))
+    if kind is np.ndarray and value.dtype.hasobject:
+        return kind, value.shape, form(value.tolist())
+    if isinstance(value, (np.ndarray, np.generic)):
+        fortran = value.flags.f_contiguous
+        return kind, value.dtype, value.shape, fortran, value.tobytes()
+    if rng.is_generator(value):
+        return kind, rng.state(value)
+    if isinstance(value, (datetime.datetime, datetime.time)):
+        return kind, repr(value), value.fold
+    if isinstance(value, (decimal.Decimal, datetime.timezone)):
+        return kind, repr(value)
+    return kind, value
 
 
+# Every type of the table, by the tag that its values have.
+texts = st.text(st.characters(codec=None, exclude_categories=()))
 floats = st.one_of(
     st.floats(allow_nan=True, allow_infinity=True),
     st.integers(0, 2**52 - 1).map(
         lambda payload: struct.unpack("<d", struct.pack("<Q", 0x7FF << 52 | payload))[0]
     ),
 )
-texts = st.text(st.characters(codec=None, exclude_categories=()))
-hashable = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(),
-        st.floats(allow_nan=False),
-        texts,
-        st.binary(),
-        st.decimals(allow_nan=False),
-        st.fractions(),
-        st.datetimes(timezones=st.none() | st.timezones()),
-        st.dates(),
-        st.times(),
-        st.timedeltas(),
-        st.uuids(),
-        st.complex_numbers(allow_nan=False),
-        st.sampled_from([*Colour, Bits.A, Bits.A | Bits.B]),
-        st.sampled_from([np.less, len, list, json.dumps, SavedState, Colour]),
+zones = st.builds(
+    lambda minutes, name: datetime.timezone(
+        datetime.timedelta(minutes=minutes), *([] if name is None else [name])
     ),
+    st.integers(-1439, 1439),
+    st.none() | st.text(max_size=3),
+)
+seeds = st.integers(0, 2**32 - 1)
+dtypes = st.one_of(
+    hnp.array_dtypes(),
+    hnp.scalar_dtypes(),
+    st.sampled_from(
+        [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
+    ).map(np.dtype),
+)
+
+
+def array_of(dtype, shape, order, seed):
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.random.RandomState(seed).bytes(size)
+    array = np.frombuffer(bytearray(raw), dtype) if raw else np.empty(0, dtype)
+    return np.asarray(array.reshape(shape), order=order)
+
+
+arrays = st.builds(
+    array_of, dtypes, hnp.array_shapes(min_side=0), st.sampled_from("CF"), seeds
+)
+HASHABLE = {
+    "int": st.integers() | st.integers(53, 60_000).map(lambda bits: -(1 << bits)),
+    "float": floats,
+    "str": texts,
+    "bytes": st.binary(),
+    "complex": st.complex_numbers(),
+    "range": st.builds(range, st.integers(), st.integers(), st.integers(1)),
+    "Decimal": st.decimals(allow_nan=False),
+    "Fraction": st.fractions(),
+    "UUID": st.uuids(),
+    "PurePosixPath": texts.map(pathlib.PurePosixPath),
+    "PureWindowsPath": texts.map(pathlib.PureWindowsPath),
+    type(pathlib.Path()).__name__: texts.map(pathlib.Path),
+    "timedelta": st.timedeltas(),
+    "timezone": zones,
+    "date": st.dates(),
+    "time": st.times(timezones=st.none() | zones),
+    "datetime": st.datetimes(timezones=st.none() | zones),
+    "dtype": dtypes,
+    "enum": st.sampled_from([*Colour, Bits.A, Bits.A | Bits.B]),
+    "import": st.sampled_from([np.less, len, list, json.dumps, SavedState, Colour]),
+}
+hashable = st.recursive(
+    st.one_of(st.none(), st.booleans(), *HASHABLE.values()),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4).map(tuple),
         st.frozensets(inner, max_size=4),
@@ -139,43 +181,134 @@ hashable = st.recursive(
     ),
     max_leaves=8,
 )
-values = st.recursive(
-    st.one_of(hashable, floats, st.sets(hashable, max_size=4)),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=5),
-        st.dictionaries(hashable, inner, max_size=5),
-        st.lists(inner, max_size=3).map(collections.deque),
-        st.lists(inner, max_size=3).map(lambda v: collections.deque(v, maxlen=3)),
-        st.dictionaries(texts, inner, max_size=3).map(collections.OrderedDict),
-        st.builds(SavedState, st.integers(), floats, st.lists(inner, max_size=2)),
+
+
+def containers(inner):
+    """By tag; those of any items."""
+    few = st.lists(inner, max_size=3)
+    named = st.dictionaries(texts, inner, max_size=3)
+    return {
+        "array of objects": st.lists(inner, min_size=2, max_size=2).map(objects_of),
+        "items": st.lists(inner, max_size=5),
+        "tuple": few.map(tuple),
+        "namedtuple": st.builds(Point, inner, inner),
+        "dict": st.dictionaries(hashable, inner, max_size=5),
+        "deque": st.builds(collections.deque, few, st.none() | st.just(3)),
+        "OrderedDict": named.map(collections.OrderedDict),
+        "Counter": named.map(collections.Counter),
+        "defaultdict": st.builds(
+            collections.defaultdict, st.sampled_from([None, list, Point]), named
+        ),
+        "slice": st.builds(slice, inner, inner, inner),
+        "object": st.builds(SavedState, st.integers(), floats, few),
+    }
+
+
+def objects_of(items):
+    built = np.empty((1, 2), object)
+    built[0, 0], built[0, 1] = items
+    return built
+
+
+MUTABLE = {
+    "array": arrays,
+    "scalar": st.builds(
+        lambda of, seed: array_of(of, (), "C", seed)[()], dtypes, seeds
     ),
-    max_leaves=12,
+    "list": st.lists(floats, min_size=65, max_size=70)
+    | st.lists(st.integers(-(2**63), 2**63 - 1), min_size=65, max_size=70),
+    "set": st.sets(hashable, max_size=4),
+    "frozenset": st.frozensets(hashable, max_size=4),
+    "bytearray": st.binary().map(bytearray),
+    "Random": seeds.map(random.Random),
+    "RandomState": seeds.map(np.random.RandomState),
+    "Generator": seeds.map(np.random.default_rng),
+    **{
+        cls.__name__: st.builds(cls, seeds)
+        for cls in (
+            *(np.random.MT19937, np.random.PCG64, np.random.PCG64DXSM),
+            *(np.random.Philox, np.random.SFC64),
+        )
+    },
+}
+leaves = st.one_of(hashable, *MUTABLE.values())
+values = st.recursive(
+    leaves, lambda inner: st.one_of(*containers(inner).values()), max_leaves=12
 )
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.once
+def test_a_strategy_makes_every_type_of_the_table():
+    made = {*HASHABLE, *MUTABLE, *containers(leaves)}
+    assert {*BY_TAG} - {"objects", "tensor"} <= made
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("tag", [*HASHABLE, *MUTABLE, *containers(leaves)])
+def test_any_value_of_a_type_comes_back_in_type_and_bits(tag):
+    every = {**HASHABLE, **MUTABLE, **containers(leaves)}
+
+    @settings(max_examples=25, deadline=None)
+    @given(every[tag])
+    def comes_back(value):
+        assert_same(value, through_json(value))
+
+    comes_back()
+
+
+@pytest.mark.once
+@settings(max_examples=150, deadline=None)
 @given(values)
 def test_any_nested_value_comes_back_in_type_and_bits(value):
     assert_same(value, through_json(value))
 
 
-@settings(max_examples=200, deadline=None)
-@given(
-    st.one_of(
-        hnp.array_dtypes(),
-        hnp.scalar_dtypes(),
-        st.sampled_from([ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn]).map(np.dtype),
-    ).flatmap(lambda dtype: st.tuples(st.just(dtype), hnp.array_shapes(min_side=0))),
-    st.sampled_from("CF"),
-    st.integers(0, 2**32 - 1),
-)
-def test_any_array_comes_back_in_dtype_shape_order_and_bits(kind, order, seed):
-    dtype, shape = kind
-    size = math.prod(shape) * dtype.itemsize
-    raw = np.random.RandomState(seed).bytes(size)
-    array = np.frombuffer(bytearray(raw), dtype) if raw else np.empty(0, dtype)
-    array = np.asarray(array.reshape(shape), order=order)
+@pytest.mark.once
+@settings(max_examples=150, deadline=None)
+@given(values, st.integers(0, 2**32))
+def test_json_that_somebody_changed_decodes_or_is_an_error_that_says_so(value, seed):
+    arrays, known = {}, Known()
+    raw = json.dumps(encode(value, arrays, "v", known)).encode()
+    changed = mutated(raw, random.Random(seed), compact)
+    try:
+        data = parse(changed)
+        with contextlib.suppress(MalformedError, NotKnownError):
+            decode(data, arrays, known.close())
+        check(data, arrays)
+    except (SchemaError, MalformedError):
+        pass
+
+
+@pytest.mark.once
+@settings(max_examples=100, deadline=None)
+@given(arrays)
+def test_any_array_comes_back_in_dtype_shape_order_and_bits(array):
     assert_same(array, through_json(array))
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda value: [value],
+        lambda value: (value,),
+        lambda value: {"a": value},
+        lambda value: {1: [value]},
+        lambda value: frozenset([value]),
+        lambda value: Point(value, 1),
+        lambda value: collections.deque([value]),
+        lambda value: SavedState(1, 1.0, value),
+        slice,
+    ],
+)
+def test_what_is_not_too_deep_to_be_encoded_is_decoded(around):
+    value = 1
+    for _ in range(110):
+        try:
+            assert_same(value, through_json(value))
+        except NotEncodable:
+            return
+        value = around(value)
+    raise AssertionError("nothing is too deep")
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "u2", ">f4", "c8", "U9", "g"])
@@ -187,7 +320,7 @@ def test_larger_arrays_travel_beside_the_json(dtype, order):
     assert len(text) < 300
     assert list(arrays) == ["callbacks.1.best.0"]
     assert arrays["callbacks.1.best.0"].flags.c_contiguous
-    assert arrays["callbacks.1.best.0"].dtype.kind in "biuf"
+    assert arrays["callbacks.1.best.0"].dtype.kind in "biufc"
     assert_same([array], decode(json.loads(text), arrays))
 
 
@@ -239,7 +372,9 @@ def test_bfloat16_arrays_are_kept_as_bfloat16():
         pathlib.Path("/a/b"),
         pathlib.PureWindowsPath("c:/x"),
         datetime.datetime(2026, 11, 1, 1, 30, fold=1),
-        datetime.datetime(2026, 5, 1, tzinfo=zoneinfo.ZoneInfo("UTC")),
+        datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC),
+        {10**5000: 1, (10**5000,): 2},
+        {"a": {frozenset([1 << 65_000]): np.zeros(1000)}},
         datetime.timezone(datetime.timedelta(hours=2), "here"),
         decimal.Decimal("1.10"),
         fractions.Fraction(1, 3),
@@ -403,7 +538,13 @@ def test_what_a_state_refers_to_is_known_without_a_look_at_its_arrays(monkeypatc
 
 
 @pytest.mark.parametrize(
-    "value", [1 << 65_536, [-(1 << 65_536)], np.zeros(1 << 21, "V0")], ids=range(3)
+    "value",
+    [
+        *(1 << 65_536, [-(1 << 65_536)], {1 << 65_536: 1}, {(1 << 65_536,): 1}),
+        *(np.zeros(1 << 21, "V0"), np.zeros(2, [("a", "O")])),
+        datetime.datetime(2026, 5, 1, tzinfo=zoneinfo.ZoneInfo("UTC")),
+    ],
+    ids=range(7),
 )
 def test_what_could_not_be_read_is_not_encoded(value):
     with pytest.raises(NotEncodable):

@@ -30,9 +30,8 @@ from resilient.objects.changes import changes, settle
 from resilient.objects.restore import plan
 from resilient.objects.training_setup import is_eager
 from resilient.objects.tree import Scope, Tree, is_below
-from resilient.serialization import Encoded
+from resilient.serialization import Encoded, Entries
 from resilient.serialization.decoding import decode
-from resilient.serialization.entries import Entries
 from resilient.serialization.schema import well_formed
 from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state import variables

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import resilient
-from resilient.serialization.json_arrays import as_bytes
+from resilient.backends.arrays import as_bytes
 
 pytestmark = [pytest.mark.sources, pytest.mark.waits]
 
