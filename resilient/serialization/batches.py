@@ -144,14 +144,11 @@ def _unpacked(packed: Any) -> Any:
 
 
 def _built(kind: str, parts: Any) -> Any:
-    build, count = _BUILDERS[kind]
     if not isinstance(parts, list) or not all(type(p) is np.ndarray for p in parts):
         raise ValueError("parts that are not arrays")
     if any(not _is_plain(part) for part in parts):
         raise ValueError("an array of Python objects")
-    if len(parts) < count or (len(parts) > count and kind != _RAGGED):
-        raise ValueError(f"{len(parts)} parts of {kind}")
-    return build(*parts)
+    return _BUILDERS[kind](*parts)
 
 
 def _is_plain(part: np.ndarray) -> bool:
@@ -213,10 +210,12 @@ def _tensorflow_sparse(
     return tf.SparseTensor(indices, values, shape)
 
 
-def _tensorflow_ragged(values: np.ndarray, *splits: np.ndarray) -> Any:
+def _tensorflow_ragged(
+    values: np.ndarray, outer: np.ndarray, *inner: np.ndarray
+) -> Any:
     import tensorflow as tf
 
-    return tf.RaggedTensor.from_nested_row_splits(values, splits)
+    return tf.RaggedTensor.from_nested_row_splits(values, [outer, *inner])
 
 
 def _scipy(
@@ -244,18 +243,16 @@ def _jax_sparse(data: np.ndarray, indices: np.ndarray, shape: np.ndarray) -> Any
     )  # it may be padded
 
 
-_RAGGED = "tensorflow ragged"
-# How to build each kind of leaf from its parts, and how many it has (for a ragged
-# tensor, at least).
-_BUILDERS: dict[str, tuple[Callable[..., Any], int]] = {
-    "numpy": (lambda array: array, 1),
-    "scalar": (_scalar, 1),
-    "torch": (_torch, 1),
-    "torch bfloat16": (_torch_bfloat16, 1),
-    "tensorflow": (_tensorflow, 1),
-    "tensorflow sparse": (_tensorflow_sparse, 3),
-    _RAGGED: (_tensorflow_ragged, 2),
-    "scipy": (_scipy, 4),
-    "jax": (_jax, 1),
-    "jax sparse": (_jax_sparse, 3),
+# How to build each kind of leaf from its parts.
+_BUILDERS: dict[str, Callable[..., Any]] = {
+    "numpy": lambda array: array,
+    "scalar": _scalar,
+    "torch": _torch,
+    "torch bfloat16": _torch_bfloat16,
+    "tensorflow": _tensorflow,
+    "tensorflow sparse": _tensorflow_sparse,
+    "tensorflow ragged": _tensorflow_ragged,
+    "scipy": _scipy,
+    "jax": _jax,
+    "jax sparse": _jax_sparse,
 }

@@ -136,17 +136,9 @@ def rebuild(cls: Any, state: dict[str, Any]) -> Any:
     if bad := [name for name in state if not is_attribute(name)]:
         raise ValueError(f"{bad[0]!r} is not the name of an attribute")
     value: Any = object.__new__(cls)
-    set_attributes(value, state)
-    return value
-
-
-def set_attributes(value: object, state: dict[str, Any]) -> None:
-    """Make ``state`` the attributes of ``value``, frozen dataclasses included."""
-    for name in attributes(value):
-        if name not in state:
-            object.__delattr__(value, name)
     for name, part in state.items():
-        object.__setattr__(value, name, part)
+        object.__setattr__(value, name, part)  # of frozen dataclasses, too
+    return value
 
 
 def is_attribute(name: object) -> bool:

@@ -19,15 +19,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
-from numpy.random import (
-    MT19937,
-    PCG64,
-    PCG64DXSM,
-    SFC64,
-    Generator,
-    Philox,
-    RandomState,
-)
+from numpy.random import Generator, RandomState
 
 from resilient.serialization import rng
 
@@ -201,7 +193,8 @@ _ZONE = (_NONE, timezone)
 _DATE, _TIME = "year month day", "hour minute second microsecond tzinfo fold"
 _PATHS = (pathlib.PurePosixPath, pathlib.PureWindowsPath, type(pathlib.Path()))
 _BIT_GENERATORS: dict[str, type] = {
-    cls.__name__: cls for cls in (MT19937, PCG64, PCG64DXSM, Philox, SFC64)
+    name: getattr(np.random, name)
+    for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 }
 
 # JSON's own types: which of their values JSON holds exactly, as they are.
