@@ -82,7 +82,7 @@ def assert_same(expected, actual):
 
 
 def form(value):
-    """A value in types and bits, all the way down; equal forms are equal."""
+    """A value in types and bits, with all that is in it; the same ones are equal."""
     kind = type(value)
     if kind is float:
         return kind, struct.pack("<d", value)
