@@ -24,6 +24,7 @@ import numpy as np
 from resilient import keras_internals
 from resilient.backends.arrays import as_bytes
 from resilient.serialization import JSON, classes
+from resilient.serialization.json_values import key_path
 from resilient.serialization.schema import strict
 from resilient.state.functions import global_names
 
@@ -203,7 +204,7 @@ class Settings:
 def items_of(value: Any) -> dict[str, Any]:
     """The items of a list, tuple or dict, by the suffix of the name."""
     if isinstance(value, dict):
-        return {f"[{key!r}]": item for key, item in value.items()}
+        return {key_path(key, i): x for i, (key, x) in enumerate(value.items())}
     if isinstance(value, (list, tuple)):
         return {f"[{index}]": item for index, item in enumerate(value)}
     return {}
