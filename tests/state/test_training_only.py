@@ -75,3 +75,12 @@ def test_what_another_version_of_keras_does_not_know_is_no_difference(adapter):
     assert len(identity_differences(old, new)) == 1
     old["settings"]["keras"] = "3.0.0"
     assert identity_differences(old, new) == []
+
+
+def test_code_is_compared_if_one_version_of_python_compiled_it(adapter):
+    functions = (lambda x: x * 2.0, lambda x: x + 1.0)
+    old, new = (facts(keras.layers.Lambda(each), adapter) for each in functions)
+    (found,) = identity_differences(old, new)
+    assert found.line.startswith("layer 1 (Lambda).function: the checkpoint has ")
+    old["settings"]["python"] = "3.9.1"
+    assert identity_differences(old, new) == []
