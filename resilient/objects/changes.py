@@ -84,6 +84,7 @@ class _Pass:
         # New objects, by id, and the known ones whose places they took.
         self._stand_ins: dict[int, tuple[Any, Node]] = {}
         self._present: set[int] | None = None
+        self._views: list[tuple[str, np.ndarray]] = []  # new, into other arrays
 
     def run(self) -> Entries:
         tree, found = self._tree, Entries()
@@ -105,6 +106,10 @@ class _Pass:
             entry = self._entry(node, value)
             if entry:
                 found[node.home] = entry
+        for path, view in self._views:  # which would be an array of its own
+            known = tree.nodes.get(id(view.base))
+            if id(view.base) in self._late or (known and known.home in found):
+                self._lose(path, view)
         return found | self._made
 
     def _find_first_calls(self, node: Node) -> None:
@@ -186,8 +191,9 @@ class _Pass:
             if self._tree.is_handle(before, value):
                 continue
             path = path_of(node.home, name)
-            if kinds.names_a_place(owner, name):
-                if before is not MISSING:
+            data = isinstance(owner, Globals) or classes.is_attribute(name)
+            if not data or kinds.names_a_place(owner, name):
+                if not data or before is not MISSING:
                     self._lose(path, value)
                 continue
             with self._losing(path, value):
@@ -223,10 +229,14 @@ class _Pass:
             if not node.learned and now == node.mark:
                 return {}
             self._check_size(node.home, value)
-            name = _array_name(node.home)
-            content = leaves.encoded(value, node.kind, self._arrays, name)
-            return {"content": (node.kind, content)}
+            return {"content": self._content(node.home, value, node.kind)}
         return {}
+
+    def _content(self, home: str, value: Any, kind: str) -> tuple[str, Encoded]:
+        of_objects = kind == "ndarray" and value.dtype.hasobject
+        if of_objects and not all(map(is_value, value.flat)):  # others may hold them
+            raise _Lost(home, value)
+        return kind, leaves.encoded(value, kind, self._arrays, _array_name(home))
 
     def _long(self, node: Node, value: Any) -> Entry:
         now = leaves.items_of(value)
@@ -287,8 +297,11 @@ class _Pass:
     def _make(self, value: Any, path: str) -> None:
         """Save an object that training made."""
         self._check_size(path, value)
-        if not self._tree.can_be_made(value):
+        bits = getattr(value, "bit_generator", None)
+        if not self._tree.can_be_made(value) or id(bits) in self._tree.nodes:
             raise _Lost(path, value)
+        if isinstance(value, np.ndarray) and value.base is not None:
+            self._views.append((path, value))
         home = f"{path}+"
         while home in self._homes:
             home += "+"
@@ -300,8 +313,7 @@ class _Pass:
     def _new(self, home: str, value: Any) -> Entry:
         kind = leaves.kind_of(value)
         if kind is not None:
-            name = _array_name(home)
-            return {"made": (kind, leaves.encoded(value, kind, self._arrays, name))}
+            return {"made": self._content(home, value, kind)}
         if isinstance(value, list | dict | collections.deque):
             argument: Any = None
             if isinstance(value, collections.deque):

@@ -4,6 +4,7 @@ Each kind of content is read as plain values and arrays, and written into a live
 of the same kind. Some kinds can also be made anew.
 """
 
+import collections
 import itertools
 import json
 import random
@@ -190,7 +191,11 @@ def made(kind: str, plain: Any) -> Any:
 
 def items_of(value: Any) -> tuple[Any, ...]:
     """The very items of a container."""
-    return (*value.keys(), *value.values()) if isinstance(value, dict) else tuple(value)
+    if not isinstance(value, dict):
+        return tuple(value)
+    ordered = isinstance(value, collections.OrderedDict)
+    base: type[dict[Any, Any]] = collections.OrderedDict if ordered else dict
+    return (*base.keys(value), *base.values(value))
 
 
 def order(old: tuple[Any, ...], new: tuple[Any, ...]) -> np.ndarray | None:

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from resilient.keras_internals import bookkeeping
-from resilient.objects import kinds
+from resilient.objects import kinds, leaves
 from resilient.serialization import classes
 from resilient.serialization.json_types import BY_TYPE
 from resilient.state.functions import global_names
@@ -171,9 +171,8 @@ def _package(value: Any) -> str:
 
 
 def _items(value: Any) -> tuple[Any, ...] | None:
-    if isinstance(value, dict):
-        return (*dict.keys(value), *dict.values(value))
-    return tuple(value) if isinstance(value, list | collections.deque) else None
+    known = isinstance(value, dict | list | collections.deque)
+    return leaves.items_of(value) if known else None
 
 
 def _followed() -> tuple[type, ...]:
@@ -249,7 +248,9 @@ def _of_function(function: types.FunctionType) -> Parts | None:
         others["(=)"] = function.__kwdefaults__
     if wrapped := getattr(function, "__wrapped__", None):
         others[".__wrapped__"] = wrapped
-    return Parts(others=others)
+    named = vars(function).items()
+    own = {name: item for name, item in named if classes.is_attribute(name)}
+    return Parts(own, others=others)
 
 
 def _is_of_others(thing: Any) -> bool:

@@ -6,6 +6,7 @@ others may refer to them. At the end, the tree is compared with what was saved.
 """
 
 import collections
+import enum
 import inspect
 import json
 import re
@@ -146,27 +147,27 @@ class _Restore:
         for node in nodes:
             if node.parts is None:
                 self._restore_leaf(node)
+        for home, value in self._new.items():
+            self._set_attributes(home, value)
         for node in nodes:
             if node.parts is not None:
                 self._restore_parts(node, node.parts)
-        for home, value in self._new.items():
-            self._fill(home, value)
+        for home, value in self._new.items():  # keys may be hashed by attributes
+            if (items := self._wanted[home].items) is not MISSING:
+                _set_items(value, self._resolved(items, home))
         for home in self._wanted:
             if home not in tree.homes and home not in self._new:
                 self._problems[tree.label(home)] = None
         self._compare()
         return list(self._problems)
 
-    def _fill(self, home: str, value: Any) -> None:
-        wanted = self._wanted[home]
-        for name, item in wanted.attributes.items():
+    def _set_attributes(self, home: str, value: Any) -> None:
+        for name, item in self._wanted[home].attributes.items():
             found = self._resolved(item, home)
             if not classes.is_attribute(name) or found is MISSING:
                 self._fail(home, value)
                 continue
             object.__setattr__(value, name, found)
-        if wanted.items is not MISSING:
-            _set_items(value, self._resolved(wanted.items, home))
 
     def _restore_leaf(self, node: Node) -> None:
         wanted = self._wanted.get(node.home)
@@ -251,8 +252,9 @@ class _Restore:
             return True
         if node.learned:
             return False
-        plain = isinstance(value, list | dict | tuple | set | np.ndarray)
-        return plain or is_value(value) or leaves.kind_of(value) in leaves.MADE
+        known = id(value) in self._tree.nodes or self._tree.can_be_made(value)
+        plain = (list, dict, tuple, set, frozenset, enum.Enum)
+        return known or isinstance(value, plain) or is_value(value)
 
     def _restore_items(self, node: Node, first: tuple[Any, ...]) -> None:
         owner, wanted = node.value, self._wanted.get(node.home)

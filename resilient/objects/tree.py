@@ -203,9 +203,7 @@ class Tree:
             self._watched = [
                 node
                 for node in self.homes.values()
-                if node.state
-                and node.kind != "opaque"
-                and not isinstance(node.value, types.FunctionType)
+                if node.state and node.kind != "opaque"
             ]
         return self._watched
 
@@ -308,6 +306,8 @@ class Tree:
                 continue
             if is_transparent(value):
                 self._admit(type(value))
+                if isinstance(value, frozenset) and any(map(_is_one, value)):
+                    self.lost[self.name(path, value)] = None  # of no order
                 inner = inside(value).items()
                 todo += [(x, path + suffix, level) for suffix, x in reversed(inner)]
                 continue
@@ -408,7 +408,9 @@ class Tree:
     def _kind_of(self, value: Any, *, root: bool = False) -> tuple[str, Parts | None]:
         """How an object is looked at, and its parts."""
         data = self.scope.is_limited
-        kind = None if isinstance(value, Globals) else leaves.kind_of(value, files=data)
+        if isinstance(value, Globals):
+            return "parts", parts_of(value)
+        kind = leaves.kind_of(value, files=data)
         if kind is not None and not (
             root and kind == "state_dict" and not self.scope.asks
         ):
@@ -534,6 +536,12 @@ def _items(
 def _is_part(value: Any) -> bool:
     """Whether an object belongs to the first of others that holds it."""
     return is_value(value) or is_generator(value)
+
+
+def _is_one(value: Any) -> bool:
+    """Whether an object is not equal to any other."""
+    of_class: Any = type(value).__hash__
+    return of_class is object.__hash__ and parts_of(value) is not None
 
 
 def _is_built(value: Any) -> bool:
