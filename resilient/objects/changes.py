@@ -30,6 +30,7 @@ from resilient.objects.tree import (
     Node,
     Tree,
     are,
+    is_below,
     is_same,
     path_of,
 )
@@ -83,7 +84,8 @@ class _Pass:
         self._homes = set(tree.homes)
         # New objects, by id, and the known ones whose places they took.
         self._stand_ins: dict[int, tuple[Any, Node]] = {}
-        self._present: set[int] | None = None
+        self._gone: list[str] = []  # the homes of these
+        self._holders: dict[int, list[str]] = {}  # of everything, by id
         self._views: list[tuple[str, np.ndarray]] = []  # new, into other arrays
 
     def run(self) -> Entries:
@@ -187,6 +189,9 @@ class _Pass:
         for name, value in now.items():
             before = old.get(name, MISSING)
             if before is value or _are_equal(before, value):
+                continue
+            stands_for = self._stand_ins.get(id(value))
+            if stands_for is not None and stands_for[1].value is before:
                 continue
             if self._tree.is_handle(before, value):
                 continue
@@ -337,8 +342,8 @@ class _Pass:
         parts, tree = parts_of(value), self._tree
         if parts is None or node.parts is None:
             return
-        places = [(parts.attributes, node.parts.attributes)]
-        places += [(parts.muted, node.parts.muted)]
+        then = node.latest or node.parts
+        places = [(parts.attributes, then.attributes), (parts.muted, then.muted)]
         for now, before in places:
             for name, old in before.items():
                 new, known = now.get(name), tree.nodes.get(id(old))
@@ -346,23 +351,24 @@ class _Pass:
                     continue
                 if id(new) in tree.nodes or id(new) in self._stand_ins:
                     continue
-                if known.kind in ("opaque", "library") or tree.can_be_made(new):
+                if known.kind in ("opaque", "library") or kinds.is_code(new):
+                    continue
+                if tree.can_be_made(new):
                     continue
                 if self._is_gone(old):
+                    self._gone.append(known.home)
                     self._stand_ins[id(new)] = new, known
                     self._find_stand_ins(known, new)
 
     def _is_gone(self, old: Any) -> bool:
-        if self._present is None:
-            found = (parts_of(n.value) for n in self._tree.nodes.values() if n.parts)
-            self._present = {
-                id(item)
-                for parts in found
-                if parts is not None
-                for items in (parts.attributes.values(), parts.items or ())
-                for item in (*items, *parts.muted.values(), *parts.others.values())
-            }
-        return id(old) not in self._present
+        """Whether nothing holds an object but what is gone."""
+        if not self._holders:
+            for node in self._tree.nodes.values():
+                parts = parts_of(node.value) if node.parts else None
+                for item in () if parts is None else parts.all():
+                    self._holders.setdefault(id(item), []).append(node.home)
+        holders = self._holders.get(id(old), ())
+        return all(any(is_below(h, home) for home in self._gone) for h in holders)
 
 
 def _are_equal(before: Any, value: Any) -> bool:
