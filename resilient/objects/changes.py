@@ -7,9 +7,11 @@ what can change in place (arrays, tensors, variables, generators) is read each t
 import collections
 import contextlib
 import enum
+import functools
 import re
 import types
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AnySet
 from typing import Any
 
 import numpy as np
@@ -62,7 +64,6 @@ def changes(tree: Tree, arrays: dict[str, np.ndarray]) -> Entries:
             traced steps.
         arrays: Receives the larger arrays, not copied.
     """
-    tree.own = tree.scope.own()
     tree.take_built()
     return _Pass(tree, arrays).run()
 
@@ -87,6 +88,10 @@ class _Pass:
         self._gone: list[str] = []  # the homes of these
         self._holders: dict[int, list[str]] = {}  # of everything, by id
         self._views: list[tuple[str, np.ndarray]] = []  # new, into other arrays
+
+    @functools.cached_property
+    def _own(self) -> AnySet[int]:
+        return self._tree.scope.own()
 
     def run(self) -> Entries:
         tree, found = self._tree, Entries()
@@ -287,7 +292,8 @@ class _Pass:
         node = self._tree.nodes.get(id(value))
         if node is None and id(value) in self._stand_ins:
             node = self._stand_ins[id(value)][1]
-        if id(value) in self._tree.own and node is None:
+        of_items = isinstance(value, list | dict | collections.deque)
+        if node is None and not of_items and id(value) in self._own:
             raise _NotState(path, value)
         if kinds.is_code(value):
             if classes.is_of_all(value):

@@ -30,7 +30,9 @@ from resilient.serialization.schema import taking
 MADE = frozenset({"ndarray", "value", "tensor", "key", "random"})
 _VALUES = (set, bytearray)
 # Types of most objects, which have parts.
-_COMMON = frozenset({list, dict, type, types.FunctionType, types.CellType})
+_COMMON = frozenset(
+    {list, dict, collections.OrderedDict, type, types.FunctionType, types.CellType}
+)
 KEPT_BYTES = 2**28  # most that a checkpoint keeps of a changed value of data
 
 
@@ -42,7 +44,8 @@ def kind_of(value: Any, *, files: bool = False) -> str | None:
         files: Whether the position in an open file counts.
     """
     cls = type(value)
-    if cls in _COMMON:
+    of_keras = isinstance(value, list | dict) and classes.top_module(cls) == "keras"
+    if cls in _COMMON or of_keras:
         return None
     if cls is np.ndarray:
         return "ndarray"

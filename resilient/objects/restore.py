@@ -140,7 +140,7 @@ class _Restore:
 
     def _run(self) -> list[str]:
         tree, self._problems = self._tree, {}
-        tree.own, self._new = tree.scope.own(), self._make()
+        self._new = self._make()
         nodes = [n for n in tree.watched() if n.outside or not tree.is_baked(n)]
         if self._only_step:
             nodes = [node for node in nodes if not node.outside]
