@@ -28,9 +28,10 @@ _PUBLIC = frozenset(
 
 def is_owned(cls: type, name: str) -> bool:
     """Whether an attribute of an object of this class is Keras's or a backend's."""
-    if name in _PUBLIC:
-        return any(base.__name__ == "KerasSaveable" for base in cls.__mro__)
-    return name in _names(cls)
+    if name in _names(cls):  # `training` of any module of torch, too
+        return True
+    of_keras = any(base.__name__ == "KerasSaveable" for base in cls.__mro__)
+    return of_keras and name in _PUBLIC
 
 
 @functools.lru_cache(4096)

@@ -36,3 +36,14 @@ def test_private_names_are_keras_own_if_its_code_stores_them(eager):
         owned = {name for name in private if is_owned(type(part), name)}
         assert private - owned <= users
         assert not any(is_owned(type(part), name) for name in users)
+
+
+def test_what_any_module_of_torch_has_is_torchs_own():
+    """``train()`` and ``eval()``, between which a script switches, are no state."""
+    torch = pytest.importorskip("torch")
+
+    class Net(torch.nn.Sequential):
+        pass
+
+    assert all(is_owned(Net, name) for name in ("training", "_buffers"))
+    assert not is_owned(Net, "history")
