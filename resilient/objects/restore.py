@@ -140,6 +140,7 @@ class _Restore:
 
     def _run(self) -> list[str]:
         tree, self._problems = self._tree, {}
+        tree.take_built()
         self._new = self._make()
         nodes = [n for n in tree.watched() if n.outside or not tree.is_baked(n)]
         if self._only_step:

@@ -178,7 +178,7 @@ class Settings:
     def _described(self, value: Any) -> Any:
         """A value as JSON: numbers, text and tuples of them; others by their names."""
         value = value.item() if isinstance(value, np.generic) else value
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, tuple) or (self._whole and isinstance(value, list)):
             return [self._described(item) for item in value]
         if value is None or isinstance(value, bool):
             return value
