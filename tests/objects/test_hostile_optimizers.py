@@ -38,4 +38,4 @@ def test_a_state_that_it_never_gave(odd):
     optimizer = torch.optim.Adam([torch.zeros(2, requires_grad=True)])
     saved = encode(odd(optimizer.state_dict()), {}, "x", Known())
     with pytest.raises(MalformedError, match="the state of an optimizer"):
-        TorchOptimizerKind(optimizer).restore({"state": saved}, {})
+        TorchOptimizerKind(optimizer).restore(saved, {})

@@ -6,7 +6,7 @@ iterator's state contains. Pipelines that need more are refused: pass such a dat
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NotRequired, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 import tensorflow as tf
@@ -18,14 +18,12 @@ from resilient.objects.adapters.base import Kind, require_backend
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
-from resilient.serialization.schema import Count, MalformedError
+from resilient.serialization.schema import Count, MalformedError, well_formed
 
 
 class _Iterator(TypedDict):
-    constants: NotRequired[dict[str, str]]
     state: Any
     counts: list[Count]
-    seeds: list[Any]
 
 
 def kind_of(name: str, value: Any) -> Kind | None:
@@ -44,7 +42,6 @@ class IteratorKind(Kind):
     """
 
     kind: ClassVar[str] = "tf.data iterator"
-    schema: ClassVar[Any] = _Iterator
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -58,9 +55,12 @@ class IteratorKind(Kind):
         self._counts = shuffles.count_draws(graph)
         self._constants = constants.checksums(value._dataset, graph)
 
-    def capture(
-        self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> Encoded:
+    def facts(self) -> Any:
+        found = {f" constants of {op}": each for op, each in self._constants.items()}
+        found.pop(f" constants of {constants.FILES}", None)
+        return {" seeds": self._seeds, **found}
+
+    def capture(self, arrays: dict[str, Any], name: str) -> Encoded:
         try:
             state = iterator_state.save(self.value, known=False)
         except tf.errors.OpError as error:
@@ -68,23 +68,10 @@ class IteratorKind(Kind):
         return {
             "state": encode(np.array(state), arrays, name),
             "counts": [count.get() for count in self._counts],
-            "seeds": self._seeds,
-            "constants": self._constants,
         }
 
-    def differences(self, name: str, saved: Encoded) -> list[str]:
-        before = saved.get("constants", self._constants)
-        changed = set(constants.differences(before, self._constants))
-        found = [
-            f"{name}: its pipeline was given other values: constants of {op}"
-            for op in sorted(changed - {constants.FILES})
-        ]
-        if (theirs := saved["seeds"]) != (ours := self._seeds):
-            both = f"the checkpoint has the seeds {theirs}, this run has {ours}"
-            found.append(f"{name}: {both}")
-        return found
-
     def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
+        saved = well_formed(_Iterator, saved, "a tf.data iterator")
         counts = saved["counts"]
         if len(counts) != len(self._counts):
             raise MalformedError(f"{len(counts)} draws of {len(self._counts)} shuffles")

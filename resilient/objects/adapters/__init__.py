@@ -4,66 +4,35 @@ One module per library. Each kind of object lists its variables, which a checkpo
 holds in the backend's format, and returns the rest of its state as plain values.
 """
 
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from resilient.backends.arrays import check_dtype, check_names
 from resilient.backends.base import Backend
 from resilient.errors import message
 from resilient.keras_internals import BACKEND
-from resilient.objects.adapters.base import Kind, SavedObject, require_backend
+from resilient.objects.adapters.base import Kind, SavedObjects, require_backend
 from resilient.objects.adapters.find_kind import kind_of
+from resilient.objects.training_setup import TrainingSetup
 from resilient.serialization import JSON, Encoded
 from resilient.serialization.schema import MalformedError, well_formed
 from resilient.state import layouts, variables
 from resilient.state.difference import Difference, line
+from resilient.state.difference import differences as fact_differences
 from resilient.state.variables import Leaf
 
-if TYPE_CHECKING:
-    from resilient.objects.training_setup import TrainingSetup
+__all__ = ["Objects"]
 
-__all__ = ["Objects", "named_objects"]
-
-KindOf = Callable[[str, Any], Kind | None]
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# The name in ``allow`` for a changed kind.
+# The name in ``allow`` for a changed kind, and for variables of a changed group.
 _OF = {
     "Keras metric": "metrics",
     "Keras optimizer": "optimizer",
     "PyTorch optimizer": "optimizer",
+    "metrics": "metrics",
+    "optimizer": "optimizer",
 }
 _GRADIENTS = ".gradients"  # beside the objects: not a valid object name
-
-
-def named_objects(
-    named: Mapping[str, Any], state: Any, kind_of_data: KindOf
-) -> "tuple[Objects, Kind | None]":
-    """Wrap the objects of a loop.
-
-    Args:
-        named: Name to object.
-        state: A pytree of JAX, or None.
-        kind_of_data: Returns the kind of a data object, given its name and itself; None
-            for other objects.
-
-    Returns:
-        All objects, and the one that holds the pytree.
-
-    Raises:
-        TypeError: An object is of an unknown kind.
-        NotSupportedError: It belongs to a backend other than Keras's.
-    """
-    named = {name: kind_of_data(name, x) or x for name, x in named.items()}
-    if state is None:
-        return Objects(named), None
-    require_backend("jax", "state", state)
-    from resilient.objects.adapters.jax_objects import PytreeKind
-
-    tree = PytreeKind(state)
-    return Objects({**named, "state": tree}), tree
 
 
 class Objects:
@@ -71,6 +40,11 @@ class Objects:
 
     Args:
         named: Name to object.
+        state: A pytree of JAX, or None.
+
+    Attributes:
+        tree: The object ``state`` of the pytree, if any. Its variables are values, so
+            that two may be the same object, and steps replace them.
 
     Raises:
         TypeError: An object is of an unknown kind.
@@ -78,9 +52,17 @@ class Objects:
         ValueError: A name has characters that a checkpoint does not allow.
     """
 
-    def __init__(self, named: Mapping[str, Any]) -> None:
+    def __init__(self, named: Mapping[str, Any], state: Any = None) -> None:
+        self.tree: Kind | None = None
+        self._fingerprints: dict[str, JSON] = {}
+        if state is not None:
+            require_backend("jax", "state", state)
+            from resilient.objects.adapters.jax_objects import PytreeKind
+
+            self.tree = PytreeKind(state)
+            named = {**named, "state": self.tree}
         for name in named:
-            if not _NAME.fullmatch(name):
+            if not (name.isascii() and name.isidentifier()):
                 raise ValueError(
                     message(
                         "This name cannot be used in a checkpoint.",
@@ -104,11 +86,6 @@ class Objects:
         found = (thing.strategy() for thing in self._objects.values())
         return next((strategy for strategy in found if strategy is not None), None)
 
-    @property
-    def immutable(self) -> bool:
-        """Whether any object has values in place of variables: steps replace them."""
-        return any(thing.immutable for thing in self._objects.values())
-
     def leaves(self) -> list[Leaf]:
         """Every variable once, under the first object that holds it."""
         seen: set[int] = set()
@@ -116,7 +93,7 @@ class Objects:
             variables.leaf(group, index, path, target, of=name)
             for name, thing in self._objects.items()
             for group, index, path, target in thing.variables()
-            if thing.immutable or variables.is_new(target, seen)
+            if thing is self.tree or variables.is_new(target, seen)
         ]
 
     def metrics(self) -> dict[int, str]:
@@ -136,20 +113,25 @@ class Objects:
             for part, value in thing.parts()
         ]
 
-    def setups(self) -> "dict[str, TrainingSetup]":
-        """The training setup of each compiled model, by name."""
-        found = {name: thing.setup() for name, thing in self._objects.items()}
-        return {name: setup for name, setup in found.items() if setup is not None}
-
     def models(self) -> dict[str, Any]:
         """The Keras models and layers, by name."""
         kind = "Keras layer"
         return {n: x.value for n, x in self._objects.items() if x.kind == kind}
 
+    def setups(self) -> dict[str, TrainingSetup]:
+        """The training setup of each compiled model, by name."""
+        models = self.models().items()
+        return {n: TrainingSetup(x) for n, x in models if getattr(x, "compiled", False)}
+
     def fingerprints(self) -> JSON:
-        """The configuration of each Keras model, layer or optimizer, by name."""
-        found = {name: thing.fingerprint() for name, thing in self._objects.items()}
-        return {name: facts for name, facts in found.items() if facts is not None}
+        """The configuration of each Keras model, layer or optimizer, by name.
+
+        A model has one from when it is built, and later changes do not count.
+        """
+        for name, thing in self._objects.items():
+            if name not in self._fingerprints and (found := thing.fingerprint()):
+                self._fingerprints[name] = found
+        return dict(self._fingerprints)
 
     def capture(self, live: list[Leaf], arrays: dict[str, Any]) -> Encoded:
         """All state outside variables.
@@ -158,10 +140,14 @@ class Objects:
             live: What ``leaves`` returned.
             arrays: Receives the larger arrays.
         """
-        known = {id(leaf.target): _place(leaf) for leaf in live}
+        places = {id(leaf.target): _place(leaf) for leaf in live}
         found = {
-            name: thing.capture(arrays, f"objects.{index}", known)
-            for index, (name, thing) in enumerate(self._objects.items())
+            name: {
+                "class": thing.facts(),
+                "state": thing.capture(arrays, f"objects.{name}"),
+                **thing.built(places),
+            }
+            for name, thing in self._objects.items()
         }
         if BACKEND != "torch":
             return found
@@ -169,62 +155,63 @@ class Objects:
 
         return {**found, _GRADIENTS: torch_gradients.capture(live, arrays)}
 
-    def build(self, saved: SavedObject) -> None:
+    def build(self, saved: SavedObjects) -> None:
         """Build variables that a checkpoint has and this process lacks.
 
         Raises:
             MalformedError: It does not hold what ``capture`` returned.
         """
-        self._require_well_formed(saved)
-        strategy = self.strategy()
+        entries, strategy = self._entries(saved), self.strategy()
+        # Optimizers last: for variables of models that are built here.
+        names = sorted(entries, key=lambda name: name in self.models(), reverse=True)
         with nullcontext() if strategy is None else strategy.scope():
-            for name, thing in self._objects.items():
-                if name in saved.objects:
-                    known = {_place(leaf): leaf.target for leaf in self.leaves()}
-                    thing.build(saved.objects[name], known)
+            for name in names:
+                places = {_place(leaf): leaf.target for leaf in self.leaves()}
+                self._objects[name].build(entries[name], places)
 
-    def _require_well_formed(self, saved: SavedObject) -> None:
-        schemas = {name: thing.schema for name, thing in self._objects.items()}
-        for name, schema in schemas.items():
-            if name in saved.objects:
-                well_formed(schema, saved.objects[name], f"the object {name}")
+    def _entries(self, saved: SavedObjects) -> dict[str, JSON]:
+        """The entry of each object that a checkpoint has, by name."""
+        return {
+            name: well_formed(JSON, saved.objects[name] or {}, f"the object {name}")
+            for name in self._objects
+            if name in saved.objects
+        }
 
     def kind_differences(self, saved: JSON) -> list[Difference]:
         """How a checkpoint's ``kinds`` differ from the live ones."""
         found, live = [], self.kinds
-        for name in (*live, *(name for name in saved if name not in live)):
+        for name in {**live, **saved}:
             was, now = saved.get(name), live.get(name)
-            where = "not" if was is None else "only"
-            text = f"objects: `{name}` is {where} in the checkpoint"
-            of = _OF.get(str(was or now), "run")
-            if was is not None and now is not None:
-                text, of = line(f"objects: `{name}`", was, now), "run"
+            of, text = "run", line(f"objects: `{name}`", was, now)
+            if was is None or now is None:
+                where = "not" if was is None else "only"
+                of = _OF.get(was or now, "run")
+                text = f"objects: `{name}` is {where} in the checkpoint"
             if was != now:
-                found.append(Difference(of, text, _group(of, name)))
+                found.append(Difference(of, text, f"{of}.{name}"))
         return found
 
-    def differences(self, saved: SavedObject) -> list[Difference]:
+    def differences(self, saved: SavedObjects) -> list[Difference]:
         """How a checkpoint's objects differ from the live ones; empty if equal."""
         live = self.leaves()
         groups = dict.fromkeys(
             ".".join(name.split(".")[:2])
             for name in (*(v["name"] for v in saved.layout), *(x.name for x in live))
         )
-        found = []
-        for group in groups:
-            of = group.split(".")[0]
-            of = of if of in _OF.values() else "run"
-            lines = layouts.differences(saved.layout, live, groups=[group])
-            found += [Difference(of, each, group) for each in lines]
-        for name, thing in self._objects.items():
-            if name in saved.objects:
-                of = _OF.get(thing.kind, "run")
-                lines = thing.differences(name, saved.objects[name])
-                found += [Difference(of, each, _group(of, name)) for each in lines]
-        return found
+        lines = {g: layouts.differences(saved.layout, live, groups=[g]) for g in groups}
+        for name, entry in self._entries(saved).items():
+            thing = self._objects[name]
+            was, now = _named(name, entry.get("class")), _named(name, thing.facts())
+            group = f"{_OF.get(thing.kind, 'run')}.{name}"
+            lines[group] = [*lines.get(group, []), *fact_differences(was, now)]
+        return [
+            Difference(_OF.get(group.split(".")[0], "run"), each, group)
+            for group, found in lines.items()
+            for each in found
+        ]
 
     def restore(
-        self, backend: Backend, saved: SavedObject, fresh: Collection[str]
+        self, backend: Backend, saved: SavedObjects, fresh: Collection[str]
     ) -> None:
         """Set everything, after comparing it.
 
@@ -233,37 +220,34 @@ class Objects:
             saved: What to set.
             fresh: Groups of variables that start fresh.
         """
+        entries, layout = self._entries(saved), saved.layout
         old = {
             name: thing
             for name, thing in self._objects.items()
-            if _group(_OF.get(thing.kind, ""), name) not in fresh
+            if f"{_OF.get(thing.kind)}.{name}" not in fresh
         }
-        if lacking := old.keys() - saved.objects.keys():
+        if lacking := old.keys() - entries.keys():
             raise MalformedError(f"nothing of the object {min(lacking)}")
         new = tuple(f"{group}." for group in fresh)
-        places = [
-            i for i, v in enumerate(saved.layout) if not v["name"].startswith(new)
-        ]
+        places = [i for i, v in enumerate(layout) if not v["name"].startswith(new)]
         leaves = [leaf for leaf in self.leaves() if not leaf.name.startswith(new)]
         pairs = list(zip(places, leaves, strict=True))
-        for name, thing in self._objects.items():
-            mine = [pair for pair in pairs if pair[1].name.split(".")[1] == name]
-            layout, live = (
-                [saved.layout[i] for i, _ in mine],
-                [leaf for _, leaf in mine],
-            )
-            thing.assign(backend, layout, live, saved.tensors)
+        if self.tree is not None:
+            pairs = [(i, leaf) for i, leaf in pairs if leaf.slot[0] != "state"]
+        theirs, ours = [layout[i] for i, _ in pairs], [leaf for _, leaf in pairs]
+        variables.assign(backend, theirs, ours, saved.tensors)
         for name, thing in old.items():
-            thing.restore(saved.objects[name], saved.tensors)
+            thing.restore(entries[name].get("state"), saved.tensors)
         if _GRADIENTS in saved.objects and BACKEND == "torch":
             from resilient.objects.adapters import torch_gradients
 
             torch_gradients.restore(saved.objects[_GRADIENTS], pairs, saved.tensors)
 
 
-def _group(of: str, name: str) -> str:
-    """The variables of the object ``name`` that may start fresh."""
-    return f"{of}.{name}" if of in _OF.values() else ""
+def _named(name: str, facts: Any) -> dict[str, Any]:
+    """The facts of an object, by names for messages."""
+    each = facts if isinstance(facts, dict) else {"": facts}
+    return {name + fact: value for fact, value in each.items()}
 
 
 def _place(leaf: Leaf) -> str:

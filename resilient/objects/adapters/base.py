@@ -1,26 +1,23 @@
-"""The interface of an object that a loop saves."""
+"""The interface of an object that a loop saves, and kinds that belong to no backend."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from resilient.backends.base import Backend
 from resilient.errors import NotSupportedError
 from resilient.keras_internals import BACKEND
-from resilient.serialization import JSON, Encoded
-from resilient.state import variables
-from resilient.state.variables import Leaf, Variable
-
-if TYPE_CHECKING:
-    from resilient.objects.training_setup import TrainingSetup
+from resilient.serialization import JSON, Encoded, rng
+from resilient.serialization.decoding import decode
+from resilient.serialization.state_dict import encoded_state, known_in
+from resilient.state.variables import Variable
 
 
 @dataclass(frozen=True)
-class SavedObject:
+class SavedObjects:
     """A checkpoint's state of all objects.
 
     Attributes:
-        objects: Name to what ``Kind.capture`` returned.
+        objects: Name to what ``Objects.capture`` returned.
         layout: The variables, as ``Leaf.to_json`` describes them.
         tensors: Every tensor, by name.
     """
@@ -38,13 +35,9 @@ class Kind:
 
     Attributes:
         kind: Its name in messages.
-        immutable: Whether its variables are values, so that two may be the same object.
-        schema: The type of what ``capture`` returns.
     """
 
     kind: ClassVar[str] = "object"
-    immutable: ClassVar[bool] = False
-    schema: ClassVar[Any] = Any
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -61,50 +54,89 @@ class Kind:
         """Objects whose attributes training may change, with names for messages."""
         return ()
 
-    def setup(self) -> "TrainingSetup | None":
-        """The setup of its own training steps; None if it has none."""
-        return None
-
     def fingerprint(self) -> JSON | None:
         """Its configuration, as the script made it; None if unknown."""
         return None
 
-    def capture(
-        self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> Encoded:
+    def facts(self) -> Any:
+        """What a checkpoint that fits has as well, as JSON: its class, its parts.
+
+        Facts in a dict are compared one by one, and their names follow the object's.
+        """
+        return None
+
+    def capture(self, arrays: dict[str, Any], name: str) -> Encoded:
         """Its state outside variables, as JSON.
 
         Args:
             arrays: Receives the larger arrays, under names that begin with ``name``.
             name: As ``encode`` takes it.
-            known: Id of a variable to its index among all variables.
         """
         return None
 
-    def build(self, saved: Encoded, known: Mapping[str, Any]) -> None:
+    def built(self, places: Mapping[int, str]) -> JSON:
+        """How its variables were built, as entries for ``build``.
+
+        Args:
+            places: Id of a variable to its index among all variables.
+        """
+        return {}
+
+    def build(self, saved: JSON, places: Mapping[str, Any]) -> None:
         """Build the variables that otherwise only a first step builds.
 
         Args:
-            saved: What ``capture`` returned.
-            known: Index of a variable to the variable.
+            saved: The facts as ``class``, and what ``built`` returned.
+            places: Index of a variable to the variable.
         """
 
-    def differences(self, name: str, saved: Encoded) -> list[str]:
-        """Why the captured state cannot be restored; empty if it can."""
-        return []
+    def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
+        """Set what ``capture`` returned.
 
-    def assign(
-        self,
-        backend: Backend,
-        layout: Sequence[Mapping[str, Any]],
-        live: Sequence[Leaf],
-        tensors: Mapping[str, Any],
-    ) -> None:
-        """Set the variables, ``live``, to those of an equal ``layout``."""
-        variables.assign(backend, layout, live, tensors)
+        Args:
+            saved: That.
+            arrays: Every tensor of the checkpoint, by name.
+        """
+
+
+class StatefulKind(Kind):
+    """Anything with ``state_dict`` and ``load_state_dict``."""
+
+    kind: ClassVar[str] = "stateful object"
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self._known = known_in(self.state)
+
+    def state(self) -> Any:
+        """The state: plain values and arrays."""
+        return self.value.state_dict()
+
+    def load(self, state: Any) -> None:
+        """Set what ``state`` returned."""
+        self.value.load_state_dict(state)
+
+    def capture(self, arrays: dict[str, Any], name: str) -> Encoded:
+        whose = type(self.value).__name__
+        return encoded_state(self.state(), arrays, name, whose, self._known)
 
     def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
-        """Set what ``capture`` returned."""
+        self.load(decode(saved, arrays, self._known))
+
+
+class NumberGeneratorKind(Kind):
+    """A generator of random numbers of Python, NumPy or PyTorch."""
+
+    kind: ClassVar[str] = "random generator"
+
+    def facts(self) -> Any:
+        return rng.kind(self.value)
+
+    def capture(self, arrays: dict[str, Any], name: str) -> Encoded:
+        return rng.state(self.value)
+
+    def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
+        rng.set_state(self.value, saved)
 
 
 def require_backend(library: str, name: str, value: Any) -> None:

@@ -2,17 +2,21 @@
 
 import importlib
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from resilient.errors import message
-from resilient.objects.adapters.base import Kind
+from resilient.objects.adapters.base import (
+    Kind,
+    NumberGeneratorKind,
+    StatefulKind,
+    require_backend,
+)
+from resilient.serialization import rng
+from resilient.serialization.state_dict import Stateful
 
 # The order matters: on PyTorch, a Keras model is also a torch.nn.Module.
-_MODULES = {
-    "keras": "keras_objects",
-    "tensorflow": "tensorflow_objects",
-    "torch": "torch_objects",
-}
+_LIBRARIES = ("keras", "tensorflow", "torch")  # the KINDS of ..._objects.py
 
 
 def kind_of(name: str, value: Any) -> Kind:
@@ -28,23 +32,20 @@ def kind_of(name: str, value: Any) -> Kind:
     """
     if isinstance(value, Kind):
         return value
-    for library, module in _MODULES.items():
+    for library in _LIBRARIES:
         if library in sys.modules:
-            kinds = importlib.import_module(f"resilient.objects.adapters.{module}")
-            found: Kind | None = kinds.kind_of(name, value)
-            if found is not None:
-                return found
-    from resilient.objects.adapters import python_objects
-
-    kind = python_objects.kind_of(name, value)
-    if kind is None:
-        raise _unknown(name, value)
-    return kind
-
-
-def _unknown(name: str, value: Any) -> TypeError:
+            module = f"resilient.objects.adapters.{library}_objects"
+            kind = find_kind(importlib.import_module(module).KINDS, value)
+            if kind is not None:
+                if library != "keras":
+                    require_backend(library, name, value)
+                return kind(value)
+    if rng.is_generator(value):
+        return NumberGeneratorKind(value)
+    if isinstance(value, Stateful):
+        return StatefulKind(value)
     cls = type(value)
-    return TypeError(
+    raise TypeError(
         message(
             f"`{name}` cannot be saved and restored: its type is not known.",
             received=f"{name} of type {cls.__module__}.{cls.__qualname__}",
@@ -56,3 +57,8 @@ def _unknown(name: str, value: Any) -> TypeError:
             ),
         )
     )
+
+
+def find_kind(kinds: Mapping[type, type[Kind]], value: Any) -> type[Kind] | None:
+    """The kind of the first class that ``value`` is an instance of, if any."""
+    return next((kind for cls, kind in kinds.items() if isinstance(value, cls)), None)

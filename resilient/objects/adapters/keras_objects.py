@@ -1,42 +1,21 @@
 """Keras objects: models and layers, optimizers, metrics, variables, seeds."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import keras
 
 from resilient import keras_internals
 from resilient.objects.adapters.base import Kind
-from resilient.objects.training_setup import TrainingSetup
 from resilient.serialization import JSON, Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.schema import well_formed
 from resilient.state import replicas
-from resilient.state.build import build_optimizer, is_built
+from resilient.state.build import build_optimizer
 from resilient.state.fingerprint import class_names, of_layers
 from resilient.state.settings import Settings, items_of, raw_config
 from resilient.state.variables import Variable, variables_of
-
-
-class _Layer(TypedDict):
-    build: Any
-    compiled: bool
-
-
-_Optimizer = TypedDict("_Optimizer", {"class": str, "for": list[str] | None})
-
-
-def kind_of(name: str, value: Any) -> Kind | None:
-    """The kind of a Keras object; None for other objects."""
-    if isinstance(value, keras.layers.Layer):
-        return LayerKind(value)
-    if isinstance(value, keras.optimizers.Optimizer):
-        return KerasOptimizerKind(value)
-    if isinstance(value, keras.metrics.Metric):
-        return MetricKind(value)
-    if isinstance(value, keras.random.SeedGenerator):
-        return SeedKind(value)
-    return KerasVariableKind(value) if isinstance(value, keras.Variable) else None
 
 
 def parts_of(model: keras.layers.Layer) -> list[tuple[str, Any]]:
@@ -69,8 +48,6 @@ class LayerKind(Kind):
     """A model or a layer, with everything attached to it."""
 
     kind: ClassVar[str] = "Keras layer"
-    schema: ClassVar[Any] = _Layer
-    _fingerprint: JSON | None = None
 
     def strategy(self) -> Any:
         return replicas.strategy_of(self.value)
@@ -81,40 +58,33 @@ class LayerKind(Kind):
     def parts(self) -> Iterable[tuple[str, Any]]:
         return parts_of(self.value)
 
-    def setup(self) -> TrainingSetup | None:
-        compiled = getattr(self.value, "compiled", False)
-        return TrainingSetup(self.value) if compiled else None
-
     def fingerprint(self) -> JSON | None:
-        if self._fingerprint is not None or not self.value.built:
-            return self._fingerprint
+        if not self.value.built:
+            return None
         found = of_layers(self.value, raw_config(self.value))
         if getattr(self.value, "compiled", False):
             found["identity"]["optimizer"] = class_names(self.value.optimizer)
-        if is_built(self.value):  # later changes by the loop do not count
-            self._fingerprint = found
         return found
 
-    def capture(
-        self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> Encoded:
+    def built(self, places: Mapping[int, str]) -> JSON:
         optimizer = getattr(self.value, "optimizer", None)
         return {
-            "build": self._build_config(name) if self.value.built else None,
+            "build": self._build_config() if self.value.built else None,
             "compiled": bool(optimizer is not None and optimizer.built),
         }
 
-    def _build_config(self, name: str) -> Encoded:
+    def _build_config(self) -> Encoded:
         """The build config of the layer; None if unknown."""
         try:
-            return encode(self.value.get_build_config(), {}, name)
+            return encode(self.value.get_build_config(), {}, "build config")
         except (NotEncodable, NotImplementedError, ValueError):
             return None
 
-    def build(self, saved: Encoded, known: Mapping[str, Any]) -> None:
-        if not self.value.built and saved["build"] is not None:
-            self.value.build_from_config(decode(saved["build"], {}))
-        if saved["compiled"]:
+    def build(self, saved: JSON, places: Mapping[str, Any]) -> None:
+        config = saved.get("build")
+        if not self.value.built and config is not None:
+            self.value.build_from_config(decode(config, {}))
+        if saved.get("compiled"):
             build_optimizer(self.value)
 
 
@@ -122,48 +92,31 @@ class KerasOptimizerKind(Kind):
     """An optimizer, and which variables it was built for."""
 
     kind: ClassVar[str] = "Keras optimizer"
-    schema: ClassVar[Any] = _Optimizer
-    _built_for: list[str] | None = None
-    _fingerprint: JSON | None = None
 
     def variables(self) -> Iterable[Variable]:
-        variables = self.value.variables if self.value.built else ()
-        for index, variable in enumerate(variables):
-            yield "optimizer", index, variable.path, variable
+        return _listed("optimizer", self.value.variables if self.value.built else [])
 
     def parts(self) -> Iterable[tuple[str, Any]]:
         return [(type(self.value).__name__, self.value)]
 
     def fingerprint(self) -> JSON:
-        if self._fingerprint is None:
-            settings = Settings(self.value, whole=True).facts
-            self._fingerprint = {
-                "identity": {},
-                "settings": settings,
-                "determinism": {},
-            }
-        return self._fingerprint
+        settings = Settings(self.value, whole=True).facts
+        return {"identity": {}, "settings": settings, "determinism": {}}
 
-    def capture(
-        self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> Encoded:
-        if self._built_for is None and self.value.built:
-            trained = _innermost(self.value)._trainable_variables
-            self._built_for = [known.get(id(variable), "") for variable in trained]
-        return {"class": type(self.value).__name__, "for": self._built_for}
+    def facts(self) -> Any:
+        return type(self.value).__name__
 
-    def build(self, saved: Encoded, known: Mapping[str, Any]) -> None:
-        names = saved["for"]
-        if self.value.built or names is None or not all(n in known for n in names):
-            return
-        with keras.name_scope(self.value.name, caller=self.value):  # as in `apply`
-            self.value.build([known[name] for name in names])
+    def built(self, places: Mapping[int, str]) -> JSON:
+        if not self.value.built:
+            return {}
+        trained = _innermost(self.value)._trainable_variables
+        return {"for": [places.get(id(variable), "") for variable in trained]}
 
-    def differences(self, name: str, saved: Encoded) -> list[str]:
-        live = type(self.value).__name__
-        if saved["class"] == live:
-            return []
-        return [f"{name}: the checkpoint has {saved['class']}, this run has {live}"]
+    def build(self, saved: JSON, places: Mapping[str, Any]) -> None:
+        names = well_formed(list[str], saved.get("for", []), "a built optimizer")
+        if names and not self.value.built and set(names) <= places.keys():
+            with keras.name_scope(self.value.name, caller=self.value):  # as in `apply`
+                self.value.build([places[name] for name in names])
 
 
 class MetricKind(Kind):
@@ -172,8 +125,7 @@ class MetricKind(Kind):
     kind: ClassVar[str] = "Keras metric"
 
     def variables(self) -> Iterable[Variable]:
-        for index, variable in enumerate(self.value.variables):
-            yield "metrics", index, variable.path, variable
+        return _listed("metrics", self.value.variables)
 
 
 class SeedKind(Kind):
@@ -182,7 +134,7 @@ class SeedKind(Kind):
     kind: ClassVar[str] = "Keras seed generator"
 
     def variables(self) -> Iterable[Variable]:
-        yield "non_trainable", 0, self.value.state.path, self.value.state
+        return _listed("non_trainable", [self.value.state])
 
 
 class KerasVariableKind(Kind):
@@ -192,7 +144,11 @@ class KerasVariableKind(Kind):
 
     def variables(self) -> Iterable[Variable]:
         group = "trainable" if self.value.trainable else "non_trainable"
-        yield group, 0, self.value.path, self.value
+        return _listed(group, [self.value])
+
+
+def _listed(group: str, variables: Iterable[Any]) -> list[Variable]:
+    return [(group, index, each.path, each) for index, each in enumerate(variables)]
 
 
 def _innermost(optimizer: Any) -> Any:
@@ -200,3 +156,12 @@ def _innermost(optimizer: Any) -> Any:
     while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
         optimizer = inner
     return optimizer
+
+
+KINDS: dict[type, type[Kind]] = {
+    keras.layers.Layer: LayerKind,
+    keras.optimizers.Optimizer: KerasOptimizerKind,
+    keras.metrics.Metric: MetricKind,
+    keras.random.SeedGenerator: SeedKind,
+    keras.Variable: KerasVariableKind,
+}

@@ -1,25 +1,16 @@
 """TensorFlow objects: modules, variables, random generators."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
 from resilient.errors import NotSupportedError
 from resilient.objects.adapters import keras_objects
-from resilient.objects.adapters.base import Kind, require_backend
-from resilient.serialization import Encoded
+from resilient.objects.adapters.base import Kind
+from resilient.objects.adapters.find_kind import find_kind
 from resilient.state.variables import Variable
-
-
-def kind_of(name: str, value: Any) -> Kind | None:
-    """The kind of a TensorFlow object; None for other objects."""
-    found = next((k for cls, k in _KINDS.items() if isinstance(value, cls)), None)
-    if found is None:
-        return None
-    require_backend("tensorflow", name, value)
-    return found(value)
 
 
 class TensorFlowVariableKind(Kind):
@@ -28,14 +19,9 @@ class TensorFlowVariableKind(Kind):
     kind: ClassVar[str] = "TensorFlow variable"
 
     def strategy(self) -> Any:
-        return next(
-            (
-                variable.distribute_strategy
-                for _, _, _, variable in self.variables()
-                if isinstance(variable, tf.distribute.DistributedValues)
-            ),
-            None,
-        )
+        of_replicas = tf.distribute.DistributedValues
+        found = [v for *_, v in self.variables() if isinstance(v, of_replicas)]
+        return found[0].distribute_strategy if found else None
 
     def variables(self) -> Iterable[Variable]:
         group, path, variable = _described(self.value)
@@ -64,64 +50,48 @@ class TensorFlowModuleKind(TensorFlowVariableKind):
                 )
 
     def variables(self) -> Iterable[Variable]:
+        found = [_described(variable) for variable in self.value.variables]
+        for name, kind in self._kinds():
+            found += [(g, f"{name}/{path}", v) for g, _, path, v in kind.variables()]
         count: Counter[str] = Counter()
-        for group, path, variable in self._all():
+        for group, path, variable in found:
             yield group, count[group], path, variable
             count[group] += 1
 
     def parts(self) -> Iterable[tuple[str, Any]]:
         for number, module in enumerate((self.value, *self.value.submodules)):
             yield f"module {number} ({type(module).__name__})", module
-        for name, held in self._held():
-            kind = keras_objects.kind_of(name, held)
-            for part, value in kind.parts() if kind else ():
+        for name, kind in self._kinds():
+            for part, value in kind.parts():
                 yield f"{name} {part}", value
 
-    def _all(self) -> Iterator[tuple[str, str, Any]]:
-        for variable in self.value.variables:
-            yield _described(variable)
+    def _kinds(self) -> Iterator[tuple[str, Kind]]:
+        """Attributes with variables that TensorFlow does not list."""
+        kinds = {**keras_objects.KINDS, tf.random.Generator: TensorFlowGeneratorKind}
         for name, held in self._held():
-            random = isinstance(held, tf.random.Generator)
-            kind = (
-                TensorFlowGeneratorKind(held)
-                if random
-                else keras_objects.kind_of(name, held)
-            )
-            for group, _, path, variable in kind.variables() if kind else ():
-                yield group, f"{name}/{path}", variable
+            kind = find_kind(kinds, held)
+            if kind is not None:
+                yield name, kind(held)
 
     def _held(self) -> Iterator[tuple[str, Any]]:
         """The attributes of the module and its submodules, containers flattened."""
         for module in (self.value, *self.value.submodules):
             for name, held in vars(module).items():
-                if name.startswith(
-                    "_self_"
-                ):  # TensorFlow's own record of the other attributes
-                    continue
-                nested = isinstance(held, list | tuple | dict)
-                for each in tf.nest.flatten(held) if nested else [held]:
-                    yield name, each
+                if not name.startswith("_self_"):  # TensorFlow's record of the others
+                    for each in tf.nest.flatten(held):
+                        yield name, each
 
 
 class TensorFlowGeneratorKind(Kind):
     """A ``tf.random.Generator``."""
 
     kind: ClassVar[str] = "TensorFlow random generator"
-    schema: ClassVar[Any] = int
 
     def variables(self) -> Iterable[Variable]:
         yield "non_trainable", 0, "state", self.value.state
 
-    def capture(
-        self, arrays: dict[str, Any], name: str, known: Mapping[int, str]
-    ) -> Encoded:
-        return int(self.value.algorithm)
-
-    def differences(self, name: str, saved: Encoded) -> list[str]:
-        live = int(self.value.algorithm)
-        if saved == live:
-            return []
-        return [f"{name}: the checkpoint has algorithm {saved}, this run has {live}"]
+    def facts(self) -> Any:
+        return f"algorithm {int(self.value.algorithm)}"
 
 
 def _described(variable: Any) -> tuple[str, str, Any]:
@@ -143,7 +113,7 @@ def _described(variable: Any) -> tuple[str, str, Any]:
 # By name: TensorFlow's tables have no public base class.
 _TABLES = {"LookupInterface"}
 
-_KINDS: dict[type, type[Kind]] = {
+KINDS: dict[type, type[Kind]] = {
     tf.Module: TensorFlowModuleKind,
     tf.Variable: TensorFlowVariableKind,
     tf.random.Generator: TensorFlowGeneratorKind,

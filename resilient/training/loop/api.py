@@ -62,12 +62,14 @@ class Run(RunContext):
     @ending_at_user_line
     def __init__(self, checkpoint_dir: Location, **objects: Any) -> None:
         from resilient.data.select import kind_of_iterator
-        from resilient.objects.adapters import named_objects
+        from resilient.objects.adapters import Objects
         from resilient.training.loop.position import LoopPlan
 
         ours = {each.name for each in fields(LoopOptions)} & objects.keys()
         given = LoopOptions(**{name: objects.pop(name) for name in ours})
-        found, self._tree = named_objects(objects, given.state, kind_of_iterator)
+        named = {name: kind_of_iterator(name, x) or x for name, x in objects.items()}
+        found = Objects(named, given.state)
+        self._tree = found.tree
         checked_allow(given.allow, OF_LOOPS)
         options = RunOptions(checkpoint_dir, given)
         starts = checked_starts(

@@ -9,7 +9,7 @@ from resilient.backends.base import Backend, HeldTensors, Part
 from resilient.distributed.checks.model import require_same_values
 from resilient.distributed.group import Group
 from resilient.errors import CheckpointMismatchError, NotSupportedError
-from resilient.objects.adapters.base import SavedObject
+from resilient.objects.adapters.base import SavedObjects
 from resilient.objects.changes import changes as found_changes
 from resilient.objects.tree import Scope, Tree
 from resilient.progress import Progress
@@ -83,7 +83,7 @@ class LoopState(RunState):
         return False
 
     def leaves_after(self, step: int) -> list[Any]:
-        if not self._leaves or self._objects.immutable:
+        if not self._leaves or self._objects.tree is not None:
             self._leaves = self.leaves()
         few = samples.chosen(self._leaves, step)
         return list(variables.tensors(few).values())
@@ -204,11 +204,7 @@ class LoopState(RunState):
     def _other_functions(self, run: LoopRun, *, fits: bool) -> list[Difference]:
         """How models differ; ``fits``: although the weights fit."""
         return [
-            Difference(
-                each.of,
-                f"{name}: {each.line}",
-                f"{each.of}.{name}" if each.of in ("optimizer", "metrics") else "",
-            )
+            Difference(each.of, f"{name}: {each.line}", f"{each.of}.{name}")
             for name, *pair in self._models(run)
             for each in (
                 *comparison.identity_differences(*pair, fits=fits),
@@ -292,10 +288,10 @@ class LoopState(RunState):
         self._objects.restore(self._backend, mine, self._changes.fresh)
         self._history.restore(decode(saved.run.history, saved.tensors))
 
-    def _of_objects(self, saved: record.SavedState[LoopRun]) -> SavedObject:
+    def _of_objects(self, saved: record.SavedState[LoopRun]) -> SavedObjects:
         """A checkpoint's state of the objects, converted to what they take."""
         saved = saved.taken_by(self.leaves())
-        return SavedObject(saved.run.objects, saved.run.variables, saved.tensors)
+        return SavedObjects(saved.run.objects, saved.run.variables, saved.tensors)
 
 
 def _other_run(
