@@ -12,12 +12,11 @@ from resilient.backends.arrays import check_dtype, check_names
 from resilient.backends.base import Backend
 from resilient.errors import message
 from resilient.keras_internals import BACKEND
-from resilient.objects.adapters.base import Kind, SavedObjects, require_backend
-from resilient.objects.adapters.find_kind import kind_of
+from resilient.objects.adapters.base import Kind, SavedObjects, kind_of, require_backend
 from resilient.objects.training_setup import TrainingSetup
 from resilient.serialization import JSON, Encoded
 from resilient.serialization.schema import MalformedError, well_formed
-from resilient.state import layouts, variables
+from resilient.state import layouts, replicas, variables
 from resilient.state.difference import Difference, line
 from resilient.state.difference import differences as fact_differences
 from resilient.state.variables import Leaf
@@ -83,7 +82,9 @@ class Objects:
 
     def strategy(self) -> Any:
         """The tf.distribute strategy of the first object that has one, if any."""
-        found = (thing.strategy() for thing in self._objects.values())
+        models = self.models().values()
+        held = (*(leaf.target for leaf in self.leaves()), *models)
+        found = map(replicas.strategy_of, held)
         return next((strategy for strategy in found if strategy is not None), None)
 
     def leaves(self) -> list[Leaf]:
@@ -151,9 +152,9 @@ class Objects:
         }
         if BACKEND != "torch":
             return found
-        from resilient.objects.adapters import torch_gradients
+        from resilient.objects.adapters import torch_objects
 
-        return {**found, _GRADIENTS: torch_gradients.capture(live, arrays)}
+        return {**found, _GRADIENTS: torch_objects.capture_gradients(live, arrays)}
 
     def build(self, saved: SavedObjects) -> None:
         """Build variables that a checkpoint has and this process lacks.
@@ -239,9 +240,11 @@ class Objects:
         for name, thing in old.items():
             thing.restore(entries[name].get("state"), saved.tensors)
         if _GRADIENTS in saved.objects and BACKEND == "torch":
-            from resilient.objects.adapters import torch_gradients
+            from resilient.objects.adapters import torch_objects
 
-            torch_gradients.restore(saved.objects[_GRADIENTS], pairs, saved.tensors)
+            torch_objects.restore_gradients(
+                saved.objects[_GRADIENTS], pairs, saved.tensors
+            )
 
 
 def _named(name: str, facts: Any) -> dict[str, Any]:

@@ -1,15 +1,23 @@
-"""The interface of an object that a loop saves, and kinds that belong to no backend."""
+"""The interface of an object that a loop saves, and how its kind is found.
 
+Kinds that belong to no library are here as well.
+"""
+
+import importlib
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from resilient.errors import NotSupportedError
+from resilient.errors import NotSupportedError, message
 from resilient.keras_internals import BACKEND
 from resilient.serialization import JSON, Encoded, rng
 from resilient.serialization.decoding import decode
-from resilient.serialization.state_dict import encoded_state, known_in
+from resilient.serialization.state_dict import Stateful, encoded_state, known_in
 from resilient.state.variables import Variable
+
+# The order matters: on PyTorch, a Keras model is also a torch.nn.Module.
+_LIBRARIES = ("keras", "tensorflow", "torch")  # the KINDS of ..._objects.py
 
 
 @dataclass(frozen=True)
@@ -41,10 +49,6 @@ class Kind:
 
     def __init__(self, value: Any) -> None:
         self.value = value
-
-    def strategy(self) -> Any:
-        """The tf.distribute strategy under which it was created, if any."""
-        return None
 
     def variables(self) -> Iterable[Variable]:
         """Group, index in it, path and the variable, in a stable order."""
@@ -137,6 +141,51 @@ class NumberGeneratorKind(Kind):
 
     def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
         rng.set_state(self.value, saved)
+
+
+def kind_of(name: str, value: Any) -> Kind:
+    """How to save and restore an object.
+
+    Args:
+        name: The name under which it was passed.
+        value: The object.
+
+    Raises:
+        TypeError: Its kind is unknown.
+        NotSupportedError: It belongs to a backend other than Keras's.
+    """
+    if isinstance(value, Kind):
+        return value
+    for library in _LIBRARIES:
+        if library in sys.modules:
+            module = f"resilient.objects.adapters.{library}_objects"
+            kind = find_kind(importlib.import_module(module).KINDS, value)
+            if kind is not None:
+                if library != "keras":
+                    require_backend(library, name, value)
+                return kind(value)
+    if rng.is_generator(value):
+        return NumberGeneratorKind(value)
+    if isinstance(value, Stateful):
+        return StatefulKind(value)
+    cls = type(value)
+    raise TypeError(
+        message(
+            f"`{name}` cannot be saved and restored: its type is not known.",
+            received=f"{name} of type {cls.__module__}.{cls.__qualname__}",
+            hint=(
+                "Pass models, layers, optimizers, metrics, variables and random "
+                "generators of Keras, TensorFlow, PyTorch or NumPy, or any object "
+                "with state_dict() and load_state_dict(). Pass JAX arrays as "
+                "`state`, and the data to `loop`."
+            ),
+        )
+    )
+
+
+def find_kind(kinds: Mapping[type, type[Kind]], value: Any) -> type[Kind] | None:
+    """The kind of the first class that ``value`` is an instance of, if any."""
+    return next((kind for cls, kind in kinds.items() if isinstance(value, cls)), None)
 
 
 def require_backend(library: str, name: str, value: Any) -> None:

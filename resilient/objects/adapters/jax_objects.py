@@ -11,6 +11,7 @@ from jax import lax
 from resilient.backends.jax import like
 from resilient.objects.adapters.base import StatefulKind
 from resilient.serialization import JSON, Encoded, rng
+from resilient.serialization.decoding import decode
 from resilient.serialization.schema import taking
 from resilient.state import variables
 from resilient.state.variables import Variable
@@ -59,27 +60,18 @@ class PytreeKind(StatefulKind):
         # Paths are equal, and with them the names of variables.
         found = [variables.leaf(*variable, of="state") for variable in self.variables()]
         values = {x.slot[1]: like(x.target, arrays[x.name]) for x in found}
-        self._replace(
-            lambda index, leaf: (
-                rng.jax_key(str(jax.random.key_impl(leaf)), values[index])
-                if rng.is_jax_key(leaf)
-                else values.get(index, leaf)
-            )
-        )
-        super().restore(saved, arrays)
+        state = decode(saved, arrays, self._known)
 
-    def load(self, state: Any) -> None:
+        def new(index: int, leaf: Any) -> Any:
+            if not isinstance(leaf, jax.Array):
+                return next(plain)
+            if rng.is_jax_key(leaf):
+                return rng.jax_key(str(jax.random.key_impl(leaf)), values[index])
+            return _weakly_typed(values[index]) if index in weak else values[index]
+
         with taking("the leaves of a pytree"):
             plain, weak = iter(state["plain"].values()), set(state["weak"])
-            self._replace(
-                lambda index, leaf: (
-                    next(plain)
-                    if not isinstance(leaf, jax.Array)
-                    else _weakly_typed(leaf)
-                    if index in weak
-                    else leaf
-                )
-            )
+            self._replace(new)
 
     def _leaves(self) -> list[tuple[str, Any]]:
         found, _ = jax.tree_util.tree_flatten_with_path(self.value)

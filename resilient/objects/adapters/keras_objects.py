@@ -11,7 +11,6 @@ from resilient.serialization import JSON, Encoded
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotEncodable, encode
 from resilient.serialization.schema import well_formed
-from resilient.state import replicas
 from resilient.state.build import build_optimizer
 from resilient.state.fingerprint import class_names, of_layers
 from resilient.state.settings import Settings, items_of, raw_config
@@ -48,9 +47,6 @@ class LayerKind(Kind):
     """A model or a layer, with everything attached to it."""
 
     kind: ClassVar[str] = "Keras layer"
-
-    def strategy(self) -> Any:
-        return replicas.strategy_of(self.value)
 
     def variables(self) -> Iterable[Variable]:
         return variables_of(self.value)

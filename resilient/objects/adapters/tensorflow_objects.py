@@ -8,8 +8,7 @@ import tensorflow as tf
 
 from resilient.errors import NotSupportedError
 from resilient.objects.adapters import keras_objects
-from resilient.objects.adapters.base import Kind
-from resilient.objects.adapters.find_kind import find_kind
+from resilient.objects.adapters.base import Kind, find_kind
 from resilient.state.variables import Variable
 
 
@@ -17,11 +16,6 @@ class TensorFlowVariableKind(Kind):
     """A single variable."""
 
     kind: ClassVar[str] = "TensorFlow variable"
-
-    def strategy(self) -> Any:
-        of_replicas = tf.distribute.DistributedValues
-        found = [v for *_, v in self.variables() if isinstance(v, of_replicas)]
-        return found[0].distribute_strategy if found else None
 
     def variables(self) -> Iterable[Variable]:
         group, path, variable = _described(self.value)
@@ -40,8 +34,9 @@ class TensorFlowModuleKind(TensorFlowVariableKind):
     def __init__(self, value: Any) -> None:
         super().__init__(value)
         for name, held in self._held():
-            tables = {cls.__name__ for cls in type(held).__mro__} & _TABLES
-            if tables or isinstance(held, tf.data.Iterator):
+            # By name: TensorFlow's tables have no public base class.
+            bases = [cls.__name__ for cls in type(held).__mro__]
+            if "LookupInterface" in bases or isinstance(held, tf.data.Iterator):
                 raise NotSupportedError(
                     "A module holds something that cannot be saved with it.",
                     received=f"{name}, a {type(held).__name__}",
@@ -109,9 +104,6 @@ def _described(variable: Any) -> tuple[str, str, Any]:
     group = "trainable" if variable.trainable else "non_trainable"
     return group, variable.name.partition(":")[0], variable
 
-
-# By name: TensorFlow's tables have no public base class.
-_TABLES = {"LookupInterface"}
 
 KINDS: dict[type, type[Kind]] = {
     tf.Module: TensorFlowModuleKind,

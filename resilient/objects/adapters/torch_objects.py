@@ -1,17 +1,26 @@
-"""PyTorch objects: modules, tensors and optimizers.
+"""PyTorch objects: modules, tensors and optimizers; and gradients.
 
 Schedulers, gradient scalers and the like are saved through their ``state_dict``.
+
+A step that calls ``zero_grad`` first does not need gradients, but we cannot see that:
+they are saved, since they outlast a batch if steps accumulate them. Which tensors are
+trainable is saved as well, since a loop may unfreeze layers.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
+from resilient.backends.torch_files import to_numpy, to_torch
 from resilient.errors import NotSupportedError
 from resilient.objects.adapters.base import Kind, StatefulKind
+from resilient.serialization import JSON
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
 from resilient.serialization.schema import taking
-from resilient.state.variables import Variable
+from resilient.state.variables import Leaf, Variable
 
 
 class TorchModuleKind(StatefulKind):
@@ -114,6 +123,70 @@ def _require_plain(path: str, tensor: Any) -> None:
         f"The tensor {path!r} cannot be restored.",
         received=f"{type(tensor).__name__}: {why}",
         hint=todo,
+    )
+
+
+def capture_gradients(live: Sequence[Leaf], arrays: dict[str, Any]) -> JSON:
+    """Gradients and which tensors are trainable, by index among the variables."""
+    tensors = {str(index): _tensor(leaf.target) for index, leaf in enumerate(live)}
+    return {
+        "trained": [index for index, tensor in tensors.items() if tensor.requires_grad],
+        "gradients": {
+            index: encode(_parts(tensor.grad), arrays, f"gradients.{index}")
+            for index, tensor in tensors.items()
+            if tensor.is_leaf and tensor.grad is not None
+        },
+    }
+
+
+def restore_gradients(
+    saved: JSON, live: Sequence[tuple[int, Leaf]], arrays: Mapping[str, Any]
+) -> None:
+    """Set what ``capture_gradients`` returned on the variables with these indices.
+
+    Raises:
+        MalformedError: It is not that.
+    """
+    with taking("the gradients"):
+        trained, gradients = set(saved["trained"]), saved["gradients"]
+        for index, leaf in live:
+            tensor = _tensor(leaf.target)
+            if not tensor.is_leaf:
+                continue
+            if tensor.is_floating_point():
+                tensor.requires_grad_(str(index) in trained)
+            parts = gradients.get(str(index))
+            new = None if parts is None else _built(decode(parts, arrays), tensor)
+            tensor.grad = new
+
+
+def _tensor(target: Any) -> Any:
+    return target if isinstance(target, torch.Tensor) else target.value
+
+
+def _parts(gradient: torch.Tensor) -> list[Any]:
+    if gradient.layout == torch.strided:
+        return [_array(gradient)]
+    indices, values = gradient._indices(), gradient._values()
+    return [_array(indices), _array(values), gradient.is_coalesced()]
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return to_numpy(tensor.detach().cpu().contiguous())
+
+
+def _built(parts: list[Any], like: torch.Tensor) -> torch.Tensor:
+    """The gradient with these parts: itself, or those of a sparse one."""
+    first, *rest = parts
+    indices = to_torch(first).to(like.device)
+    if not rest:
+        return indices.reshape(like.shape).to(like.dtype)
+    values, is_coalesced = rest
+    values = to_torch(values).to(like.device)
+    return torch.sparse_coo_tensor(
+        *(indices, values, like.shape),
+        is_coalesced=bool(is_coalesced),
+        check_invariants=True,
     )
 
 

@@ -153,9 +153,9 @@ class FitState(RunState):
         of_keras = type(self._model).train_step is keras.Model.train_step
         if BACKEND != "torch" or of_keras:
             return {}
-        from resilient.objects.adapters import torch_gradients
+        from resilient.objects.adapters import torch_objects
 
-        return torch_gradients.capture(live, arrays)
+        return torch_objects.capture_gradients(live, arrays)
 
     def restore(self, resumption: Resumption, drawn_ahead: set[str | int]) -> None:
         """Set everything, the random state last.
@@ -176,10 +176,10 @@ class FitState(RunState):
         self._stateful.restore(run.stateful, tensors)
         self._leaves = variables.leaves(self._model)
         if run.gradients and BACKEND == "torch":
-            from resilient.objects.adapters import torch_gradients
+            from resilient.objects.adapters import torch_objects
 
             places = list(enumerate(self._leaves))
-            torch_gradients.restore(run.gradients, places, tensors)
+            torch_objects.restore_gradients(run.gradients, places, tensors)
         self._model.stop_training = run.stop_training
         self._losses.restore(run.losses)
         self._restore_random(run.random, drawn_ahead)

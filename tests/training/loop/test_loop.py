@@ -6,6 +6,7 @@ import os
 import random
 import re
 import signal
+from collections import OrderedDict
 
 import keras
 import numpy as np
@@ -585,6 +586,36 @@ def test_a_pytree_gets_back_the_types_that_its_first_step_made(tmp_path, backend
     assert expected["rates"][1]
     run_once(tmp_path / "resumed", last=2)
     assert run_once(tmp_path / "resumed", last=None) == expected
+
+
+@pytest.mark.everywhere
+def test_another_pytree_is_refused_with_the_leaves_that_differ(tmp_path, backend):
+    if backend != "jax":
+        pytest.skip("a pytree of JAX")
+    import jax
+
+    def tree(**other):
+        leaves = {"w": jax.numpy.ones(3), "rate": 0.1, "key": jax.random.key(1)}
+        return run_on(tmp_path, state=OrderedDict(leaves | other))
+
+    with tree() as run:
+        run.advance()
+    more, another = (
+        tree(bias=jax.numpy.ones(3)),
+        tree(key=jax.random.key(1, impl="rbg")),
+    )
+    turned = tree()
+    turned.state = OrderedDict(reversed(turned.state.items()))
+    for run, words in (
+        (more, r"state\['bias'\]: the checkpoint has None, this run has 'an array'"),
+        (another, r"state\['key'\]: .*fry2x32', this run has 'a key of rbg'"),
+        (turned, r"state leaves: the checkpoint has .*'w'.*'key'.*has .*'key'.*'w'"),
+    ):
+        with pytest.raises(CheckpointMismatchError, match=words), run:
+            pass
+    with tree(rate=0.5, w=jax.numpy.zeros(3)) as run:
+        assert run.state["rate"] == 0.1
+        assert run.state["w"].tolist() == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.everywhere
