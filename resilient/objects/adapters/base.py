@@ -63,14 +63,14 @@ class Kind:
         return None
 
     def facts(self) -> Any:
-        """What a checkpoint that fits has as well, as JSON: its class, its parts.
+        """Facts that a checkpoint must share, as JSON: the class, the parts.
 
-        Facts in a dict are compared one by one, and their names follow the object's.
+        Those in a dict are compared one by one, and their names follow the object's.
         """
         return None
 
     def capture(self, arrays: dict[str, Any], name: str) -> Encoded:
-        """Its state outside variables, as JSON.
+        """The state outside variables, as JSON.
 
         Args:
             arrays: Receives the larger arrays, under names that begin with ``name``.
@@ -79,7 +79,7 @@ class Kind:
         return None
 
     def built(self, places: Mapping[int, str]) -> JSON:
-        """How its variables were built, as entries for ``build``.
+        """How the variables were built, as entries for ``build``.
 
         Args:
             places: Id of a variable to its index among all variables.
@@ -98,7 +98,7 @@ class Kind:
         """Set what ``capture`` returned.
 
         Args:
-            saved: That.
+            saved: The state, as JSON.
             arrays: Every tensor of the checkpoint, by name.
         """
 

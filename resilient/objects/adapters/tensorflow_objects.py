@@ -22,7 +22,7 @@ class TensorFlowVariableKind(Kind):
         yield group, 0, path, variable
 
 
-class TensorFlowModuleKind(TensorFlowVariableKind):
+class TensorFlowModuleKind(Kind):
     """A module, with its Keras objects, which TensorFlow does not list.
 
     Raises:
