@@ -21,7 +21,7 @@ Values = dict[tuple[str, str], Encoded]
 
 _HISTORY = "keras.callbacks.History"
 # Clock values that Keras's callbacks keep outside their attributes.
-_CLOCKS = {"ago", "epoch_began_ago", "files"}
+_CLOCKS = {"ago", "files"}
 _FILE = {"content"}  # of a ModelCheckpoint, whose file formats hold the time
 _TRAINING = (
     *("stop_training", "epoch_logs", "losses", "stopped"),

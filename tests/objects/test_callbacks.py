@@ -26,8 +26,8 @@ from resilient.errors import (
     NotExactWarning,
     NotSupportedError,
 )
+from resilient.objects.callbacks import progress_bar
 from resilient.objects.callbacks.capture import CallbackStates, monitored
-from resilient.objects.callbacks.files import ProgressBar
 from resilient.policies import every
 
 # Keras on NumPy 2 (keras.Variable.__array__).
@@ -358,14 +358,14 @@ def test_files_whose_names_have_fields_are_left(tmp_path):
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("gs://bucket/b.weights.h5", "it is not a local file"),
+        ("gs://bucket/b.weights.h5", "it is not local"),
         ("directory.weights.h5", "it is not a regular file"),
         ("b.weights.h5", "it has 11 bytes, more than 10"),
     ],
 )
 def test_a_file_that_is_not_kept_is_said_once(tmp_path, monkeypatch, name, why):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("resilient.objects.callbacks.model_files.LIMIT", 10)
+    monkeypatch.setattr("resilient.objects.callbacks.files.LIMIT", 10)
     (tmp_path / "directory.weights.h5").mkdir()
     (tmp_path / "b.weights.h5").write_bytes(bytes(11))
     _, states = model_checkpoint(name)
@@ -464,7 +464,7 @@ def test_rows_of_an_attempt_without_a_checkpoint_are_named(tmp_path):
 
 
 def test_a_csv_file_above_the_limit_is_named_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("resilient.objects.callbacks.files.CSV_LIMIT", 10)
+    monkeypatch.setattr("resilient.objects.callbacks.files.LIMIT", 10)
     callback, states = csv_logger(tmp_path / "a.csv", append=False)
     epoch([callback], 0)
     with pytest.warns(NotExactWarning, match=r"a\.csv.*more than 10"):
@@ -1288,8 +1288,8 @@ def test_a_function_from_a_module_may_be_rebound():
 def test_keras_still_has_the_names_that_we_use(tmp_path):
     """Nothing else tells that a callback went on another way in a newer Keras."""
     bar = vars(keras.utils.Progbar(target=3))
-    for name in (*ProgressBar._SEEN, *ProgressBar._CLOCKS):
-        assert name in bar, f"Progbar.{name} is gone: see files.ProgressBar"
+    for name in (*progress_bar.SEEN, *progress_bar.CLOCKS):
+        assert name in bar, f"Progbar.{name} is gone: see progress_bar"
     assert "progbar" in vars(keras.callbacks.ProgbarLogger())
     logger, _ = csv_logger(tmp_path / "a.csv", append=False)
     for name in ("csv_file", "writer", "keys", "append_header", "sep", "filename"):

@@ -137,7 +137,6 @@ def test_another_process_cuts_recorded_files_and_removes_later_ones(tmp_path):
     ]
     others = [
         event_file(train, 999, DEAD["pid"]),  # before that attempt began
-        event_file(train, 2002, DEAD["pid"]),  # after the next one began
         event_file(train, 1001, DEAD["pid"], host="elsewhere"),
         event_file(train, 1001, 4242),
         event_file(tmp_path / "other", 1003, DEAD["pid"]),
@@ -192,11 +191,10 @@ def test_files_of_an_earlier_fit_of_this_process_are_not_ours(tmp_path):
 
 def test_a_writer_that_still_lives_cannot_write_into_a_file_that_was_cut(tmp_path):
     """After an exception in a notebook, fit is called again in the same process."""
+    first, states = tensorboard(tmp_path)
     path = event_file(tmp_path / "train", 1001, os.getpid(), content=b"")
     with open(path, "wb", buffering=0) as writer:
         writer.write(b"x" * 10)
-        first, states = tensorboard(tmp_path)
-        states._special["callbacks.0"]._first = (0, 0)
         found = saved(states)
         writer.write(b"later")
         _, states = tensorboard(tmp_path)
@@ -208,7 +206,7 @@ def test_a_writer_that_still_lives_cannot_write_into_a_file_that_was_cut(tmp_pat
 
 def test_remote_log_directories_are_named_once():
     callback, states = tensorboard("gs://bucket/logs")
-    with pytest.warns(NotExactWarning, match="gs://bucket/logs is not a local"):
+    with pytest.warns(NotExactWarning, match="gs://bucket/logs.* is not local"):
         found = saved(states)
     saved(states)
     states.restore(*found)
@@ -219,7 +217,7 @@ def test_the_time_between_two_attempts_does_not_slow_the_steps_down(tmp_path):
     callback, states = tensorboard(tmp_path)
     callback._epoch_start_time = 1000.0
     found = saved(states)
-    ago = found[0][0]["special"]["v"][1][1]
+    ((_, ago),) = found[0][0]["special"]["v"][1][1]["v"]
     callback._epoch_start_time = 0.0
     states.restore(*found)
     assert abs(callback._epoch_start_time - 1000.0) < 60 < ago

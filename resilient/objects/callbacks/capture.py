@@ -23,9 +23,12 @@ from resilient.errors import (
 )
 from resilient.objects import kinds
 from resilient.objects.adapters.keras_objects import parts_of
-from resilient.objects.callbacks.files import special
+from resilient.objects.callbacks.files import CsvFile, ModelFile
 from resilient.objects.callbacks.matching import describe, matched, size
+from resilient.objects.callbacks.orbax import OrbaxSteps
+from resilient.objects.callbacks.progress_bar import ProgressBar
 from resilient.objects.callbacks.special import Action, Arrays, Special
+from resilient.objects.callbacks.tensorboard import EventFiles
 from resilient.objects.changes import changes, settle
 from resilient.objects.restore import plan
 from resilient.objects.training_setup import is_eager
@@ -38,13 +41,20 @@ from resilient.state import variables
 
 _BAR = "keras.callbacks.ProgbarLogger"
 _BARS = "callbacks.bar"  # prefix of their names
+_SPECIAL: dict[str, type[Special]] = {
+    "CSVLogger": CsvFile,
+    "ModelCheckpoint": ModelFile,
+    "OrbaxCheckpoint": OrbaxSteps,  # since Keras 3.14
+    "ProgbarLogger": ProgressBar,
+    "TensorBoard": EventFiles,
+}
 
 
 class CallbackStates:
     """The state of all callbacks of one ``fit``.
 
-    Create it right after every callback's ``on_train_begin``: later changes are state,
-    what is there already is configuration.
+    Create it before ``on_train_begin``: what is there already is configuration. What
+    changes later is state, and so is what it is made to ``learn``.
 
     Args:
         callbacks: Those of Keras's ``CallbackList``, in its order.
@@ -64,19 +74,21 @@ class CallbackStates:
         apart: Sequence[Any] = (),
     ) -> None:
         self._callbacks = _named(callbacks)
-        self._model, self._attempts = model, attempts
-        self._own: set[int] | None = None
-        self._classes = {n: special(c) for n, c in self._callbacks.items()}
-        self._made: dict[str, Special] | None = None
+        self._model = model
+        self._special = {
+            name: cls(callback, attempts)
+            for name, callback in self._callbacks.items()
+            for keras_name, cls in _SPECIAL.items()
+            if isinstance(callback, getattr(keras.callbacks, keras_name, ()))
+        }
         asked = {n: c for n, c in self._callbacks.items() if kinds.has_state_dict(c)}
         self._known = {n: known_in(c.state_dict) for n, c in asked.items()}
-        hidden = {n: cls.skipped for n, cls in self._classes.items() if cls is not None}
         self._tree: Tree = Tree(
             {n: c for n, c in self._callbacks.items() if n not in asked},
             {} if model is None else dict(parts_of(model)),
             Scope(
                 own=self._own_variables,
-                hidden=hidden,
+                hidden={n: each.skipped for n, each in self._special.items()},
                 traced=model is not None and not is_eager(model),
             ),
             since=since._tree if since is not None else None,
@@ -85,19 +97,7 @@ class CallbackStates:
 
     def learn(self) -> None:
         """Every callback has seen ``on_train_begin``, or ``on_epoch_begin``."""
-        self._own = None
         self._tree.learn()
-        self._special  # noqa: B018  # they begin now
-
-    @property
-    def _special(self) -> "dict[str, Special]":
-        if self._made is None:
-            self._made = {
-                name: cls(self._callbacks[name], self._attempts)
-                for name, cls in self._classes.items()
-                if cls is not None
-            }
-        return self._made
 
     def capture(self, arrays: dict[str, np.ndarray]) -> list[Encoded]:
         """The current state of every callback; see ``capture_all``."""
@@ -115,7 +115,6 @@ class CallbackStates:
         Raises:
             NotSupportedError: A ``state_dict()`` cannot be kept as JSON and arrays.
         """
-        self._own = None
         changed = changes(self._tree, arrays)
         captured = []
         for name, callback in self._callbacks.items():
@@ -209,7 +208,6 @@ class CallbackStates:
                 (a class, a function) is gone. Then nothing was changed.
             CorruptCheckpointError: It is not what was captured; nothing was changed.
         """
-        self._own = None
         if problems := self.differences(saved):
             raise CheckpointMismatchError(
                 "The callbacks of this run do not match those of the checkpoint.",
@@ -270,13 +268,9 @@ class CallbackStates:
 
     def _own_variables(self) -> set[int]:
         """Ids of everything that is saved with the model in training."""
-        if self._own is None:
-            models = (getattr(c, "_model", None) for c in self._callbacks.values())
-            found = self._model or next(
-                filter(keras_internals.is_trainer, models), None
-            )
-            self._own = variables.ids(variables.leaves(found) if found else [])
-        return self._own
+        models = (getattr(c, "_model", None) for c in self._callbacks.values())
+        found = self._model or next(filter(keras_internals.is_trainer, models), None)
+        return variables.ids(variables.leaves(found) if found else [])
 
 
 def _named(callbacks: Sequence[Any]) -> dict[str, Any]:

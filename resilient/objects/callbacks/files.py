@@ -1,187 +1,186 @@
-"""Handles Keras callbacks with state outside their attributes.
+"""Keeps the files that ``ModelCheckpoint`` and ``CSVLogger`` write.
 
-``CSVLogger`` truncates its file when training begins, so the checkpoint holds the rows.
-``ProgbarLogger`` continues at its batch. ``TensorBoard``, ``ModelCheckpoint`` and
-``OrbaxCheckpoint`` are in ``tensorboard``, ``model_files`` and ``orbax``.
+Code after a fit loads the one, and a later fit may write to the same path (the folds of
+a cross-validation); Keras empties the other when training begins. So each checkpoint
+holds the file as it was then, and a resume restores it to the script's current path, if
+something else is there.
 
-Files above ``CSV_LIMIT`` and files that are not local are left as they are, with a
-warning.
+Keras writes the files in place, so a hard link would not preserve them: the bytes are
+read. Files above ``LIMIT`` and remote ones stay as they are, with a warning; models
+whose names have fields (``{epoch}``) do so as well, since each is a file of its own.
 """
 
 import csv
 import os
+import stat
+import string
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 
-from resilient.errors import warn_not_exact
-from resilient.objects.callbacks.model_files import ModelFile
-from resilient.objects.callbacks.orbax import OrbaxSteps
-from resilient.objects.callbacks.special import Action, Arrays
-from resilient.objects.callbacks.tensorboard import EventFiles
+from resilient.errors import CheckpointWriteError
+from resilient.objects.callbacks.special import Action, Arrays, Special, replacing
 from resilient.serialization import Encoded
 from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.json_values import encode
 from resilient.serialization.schema import MalformedError, well_formed
 
-CSV_LIMIT = 64 * 2**20  # bytes
+LIMIT = 2 * 2**30  # bytes
 
-
-def special(callback: Any) -> Any:
-    """The class for the special treatment that a callback needs, if any."""
-    if isinstance(callback, keras.callbacks.CSVLogger):
-        return CsvFile
-    if isinstance(callback, keras.callbacks.ProgbarLogger):
-        return ProgressBar
-    if isinstance(callback, keras.callbacks.TensorBoard):
-        return EventFiles
-    if isinstance(callback, keras.callbacks.ModelCheckpoint):
-        return ModelFile
-    orbax = getattr(keras.callbacks, "OrbaxCheckpoint", None)  # since Keras 3.14
-    return OrbaxSteps if orbax is not None and isinstance(callback, orbax) else None
+# A file changed this recently may change once more with the same timestamp.
+_SETTLED = 2.0  # seconds
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """A checkpoint's state of a ``CSVLogger``."""
+class _State:
+    """A checkpoint's state of a file.
+
+    Attributes:
+        content: The bytes.
+        written: Of a ``CSVLogger``: whether it has written rows.
+        keys: Its columns.
+        append_header: Whether it is to write their names.
+    """
 
     content: Any
-    written: bool
-    keys: list[str] | None
-    append_header: bool
+    written: bool = False
+    keys: list[str] | None = None
+    append_header: bool = True
 
 
-@dataclass(frozen=True)
-class _Bar:
-    """A checkpoint's state of a progress bar."""
+class ModelFile(Special):
+    """The file of a ``ModelCheckpoint`` whose name has no fields."""
 
-    seen: dict[str, Any]
-    ago: dict[str, float]
-
-
-class CsvFile:
-    """The file of a ``CSVLogger``: its bytes, and its columns."""
-
-    skipped = frozenset({"csv_file", "writer", "keys", "append_header"})
+    place = "filepath"
 
     def __init__(self, callback: Any, attempts: Sequence[Mapping[str, Any]]) -> None:
-        self._callback = callback
-        self._attempts = attempts
-        self._warned = False
-        self._content = np.empty(0, np.uint8)
+        super().__init__(callback, attempts)
+        self._content: np.ndarray | None = None
+        self._seen: tuple[int, ...] | None = None
 
     def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
-        file = self._callback.csv_file
-        if file is None or file.closed:
+        path = self._path()
+        content = None if path is None else self._read(path)
+        if content is None:
             return None
-        if not self._is_local(file):
+        return encode({"content": content, **self._more()}, arrays, name)
+
+    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
+        whose = type(self._callback).__name__
+        state = well_formed(_State, decode(saved, arrays), f"a file of {whose}")
+        content = state.content
+        bytewise = isinstance(content, np.ndarray) and content.dtype == np.uint8
+        if not bytewise or content.ndim != 1:
+            raise MalformedError(f"a file of {whose} is not bytes")
+        return [lambda: self._restore(state)]
+
+    def _path(self) -> Path | None:
+        """Its real path, links resolved; None if it is not kept."""
+        named = self._given()
+        if not self._is_local() or _has_fields(named):
+            return None
+        return Path(os.path.realpath(named.format()))
+
+    def _more(self) -> dict[str, Any]:
+        """What to keep beside the content."""
+        return {}
+
+    def _read(self, path: Path) -> np.ndarray | None:
+        """Its bytes; None if it does not exist or cannot be kept."""
+        try:
+            found = path.stat()
+            if not stat.S_ISREG(found.st_mode):
+                self._warn("it is not a regular file")
+                return None
+            if found.st_size > LIMIT:
+                self._warn(f"it has {found.st_size:,} bytes, more than {LIMIT:,}")
+                return None
+            seen = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+            if self._content is None or seen != self._seen:
+                self._content = np.fromfile(path, np.uint8)
+                self._content.flags.writeable = False  # so that no snapshot copies it
+                settled = found.st_mtime < time.time() - _SETTLED
+                self._seen = seen if settled else None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            self._warn(f"it cannot be read ({error.strerror})")
+            return None
+        return self._content
+
+    def _replace(self, path: Path, content: np.ndarray) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(content.data)
+
+    def _restore(self, state: _State) -> None:
+        path = self._path()
+        there = None if path is None else self._read(path)
+        if path is None or (there is not None and np.array_equal(there, state.content)):
+            return
+        try:
+            self._replace(path, state.content)
+        except OSError as error:
+            raise CheckpointWriteError(
+                "A file that a callback wrote cannot be restored.",
+                received=f"{path}: {error.strerror}",
+                hint="Make room, or allow this user to write there; then run again.",
+            ) from error
+
+
+class CsvFile(ModelFile):
+    """The file of a ``CSVLogger``, and its columns."""
+
+    skipped = frozenset({"csv_file", "writer", "keys", "append_header"})
+    place = "filename"
+
+    def begin_anew(self) -> None:
+        path = self._path()
+        if not self._attempts or path is None:
+            return
+        found, started = path.stat(), min(a["started"] for a in self._attempts)
+        if found.st_size and found.st_mtime >= started:
+            self._warn("it has rows of an attempt that died before a checkpoint")
+
+    def _path(self) -> Path | None:
+        file = self._callback.csv_file
+        if file is None or file.closed or not self._is_local():
             return None
         file.flush()
-        size = os.path.getsize(file.name)
-        if size > CSV_LIMIT:
-            self._warn(f"it has {size:,} bytes, more than {CSV_LIMIT:,}")
-            return None
-        if size != self._content.size:  # rows are only ever added
-            self._content = np.fromfile(file.name, np.uint8)
-        state = {
-            "content": self._content,
+        return Path(os.path.realpath(file.name))
+
+    def _more(self) -> dict[str, Any]:
+        return {
             "written": self._callback.writer is not None,
             "keys": self._callback.keys,
             "append_header": self._callback.append_header,
         }
-        return encode(state, arrays, name)
 
-    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        state = well_formed(_Rows, decode(saved, arrays), "the rows of a CSVLogger")
-        if not isinstance(state.content, np.ndarray):
-            raise MalformedError("the rows of a CSVLogger are not bytes")
-        return [lambda: self._restore(state)]
+    def _replace(self, path: Path, content: np.ndarray) -> None:
+        self._callback.csv_file.close()
+        super()._replace(path, content)
+        self._callback.csv_file = open(path, "a")  # noqa: SIM115
 
-    def begin_anew(self) -> None:
-        file = self._callback.csv_file
-        if not self._attempts or not file or not hasattr(file, "buffer"):
-            return
-        started = min(a["started"] for a in self._attempts)
-        found = os.stat(file.name)
-        if found.st_size and found.st_mtime >= started:
-            self._warn("it has rows of an attempt that died before a checkpoint")
-
-    def _restore(self, state: _Rows) -> None:
+    def _restore(self, state: _State) -> None:
         callback = self._callback
-        file = callback.csv_file
-        if file is None or file.closed or not self._is_local(file):
+        if self._path() is None:
             return
-        file.seek(0)
-        file.truncate()
-        file.flush()
-        file.buffer.write(state.content.tobytes())
-        file.flush()
-        callback.keys = state.keys
-        callback.append_header = state.append_header
+        super()._restore(state)
+        callback.keys, callback.append_header = state.keys, state.append_header
         callback.writer = None
         if state.written:
             # Otherwise Keras creates it with the next row, and repeats the header.
             callback.writer = csv.DictWriter(
-                file,
+                callback.csv_file,
                 fieldnames=["epoch", *(state.keys or [])],
                 delimiter=callback.sep,
             )
 
-    def _is_local(self, file: Any) -> bool:
-        if hasattr(file, "buffer"):
-            return True
-        self._warn("it is not a local file")
-        return False
 
-    def _warn(self, why: str) -> None:
-        if not self._warned:
-            self._warned = True
-            warn_not_exact(
-                "rows of this file may be missing or duplicated",
-                [f"CSVLogger({self._callback.filename!r}): {why}"],
-            )
-
-
-class ProgressBar:
-    """The position of Keras's progress bar, and the means and times it shows."""
-
-    skipped = frozenset({"progbar", "verbose", "epochs"})
-    # Attributes of keras.utils.Progbar; missing ones are skipped.
-    _SEEN = ("_seen_so_far", "_values", "_values_order")
-    _CLOCKS = ("_start", "_time_at_epoch_start", "_time_after_first_step")
-
-    def __init__(self, callback: Any, attempts: Sequence[Mapping[str, Any]]) -> None:
-        self._callback = callback
-
-    def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
-        bar = vars(self._callback.progbar) if self._callback.progbar else None
-        if bar is None:
-            return None
-        now = time.time()
-        seen = {key: bar[key] for key in self._SEEN if key in bar}
-        ago = {key: now - bar[key] for key in self._CLOCKS if bar.get(key) is not None}
-        try:
-            return encode({"seen": seen, "ago": ago}, arrays, name)
-        except NotEncodable:  # the value of a custom metric: the bar starts over
-            return None
-
-    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        state = well_formed(_Bar, decode(saved, arrays), "a progress bar")
-        return [lambda: self._restore(state)]
-
-    def begin_anew(self) -> None:
-        """Nothing to undo: a screen keeps nothing of an earlier attempt."""
-
-    def _restore(self, state: _Bar) -> None:
-        bar = self._callback.progbar
-        if bar is None:  # the epoch has not begun
-            return
-        now = time.time()
-        vars(bar).update({k: v for k, v in state.seen.items() if k in self._SEEN})
-        # As if the time in between had not passed.
-        began = {key: now - ago for key, ago in state.ago.items()}
-        vars(bar).update({k: v for k, v in began.items() if k in self._CLOCKS})
+def _has_fields(template: str) -> bool:
+    """Whether the name has fields for Keras to fill in."""
+    return any(field is not None for _, field, *_ in string.Formatter().parse(template))
