@@ -162,7 +162,7 @@ def callbacks(size: int, directory: Path) -> Samples:
     states = CallbackStates(given)
     for callback in given:
         callback.on_epoch_end(0)
-    captured = states.capture({})
+    captured, _ = states.capture({})
     return {
         "save": timed(lambda: states.capture({})),
         "resume": timed(lambda: states.restore(captured, {})),

@@ -54,7 +54,7 @@ def states_of(callback):
 
 def with_entry(states, home, entry):
     """A state as the callback's own, and this in it."""
-    found = json.loads(json.dumps(states.capture({})))
+    found = json.loads(json.dumps(states.capture({})[0]))
     found[0]["objects"][home] = entry
     return found
 
@@ -184,7 +184,7 @@ def several(tmp_path):
         callback.set_model(keras.Sequential())
         callback.on_train_begin()
     states = CallbackStates(callbacks)
-    return callbacks, states, json.loads(json.dumps(states.capture({})))
+    return callbacks, states, json.loads(json.dumps(states.capture({})[0]))
 
 
 def ref(home):

@@ -426,7 +426,7 @@ def started(root: Any) -> CallbackStates:
 def saved(states: CallbackStates) -> tuple[Any, dict[str, np.ndarray]]:
     """A capture as the next process reads it."""
     arrays: dict[str, np.ndarray] = {}
-    text = json.dumps(states.capture(arrays))
+    text = json.dumps(states.capture(arrays)[0])
     return json.loads(text), {name: item.copy() for name, item in arrays.items()}
 
 
@@ -452,7 +452,7 @@ def test_any_tree_comes_back_or_is_named(
 ) -> None:
     root = tree(seed, size)
     before, states = picture(root), started(root)
-    assert states.capture({})[0]["objects"] == {}
+    assert states.capture({})[0][0]["objects"] == {}
     for each in done:
         change(root, *each)
     expected, state = picture(root), saved(states)

@@ -52,7 +52,7 @@ class Writer:
 
 def saved(states):
     arrays = {}
-    return json.loads(json.dumps(states.capture(arrays))), arrays
+    return json.loads(json.dumps(states.capture(arrays)[0])), arrays
 
 
 def test_names_of_event_files_are_understood(tmp_path):

@@ -4,23 +4,19 @@ A callback with ``state_dict`` and ``load_state_dict`` is asked for its state. F
 others, what differs from the time before training is kept (see ``tree``), and for
 callbacks that write files, how far these were written (see ``files``, ``tensorboard``).
 
-It refuses callbacks whose classes or order differ from the checkpoint's (unless some
-are gone that had no state), and a ``state_dict()`` that does not consist of plain
+It names callbacks whose classes or order differ from the checkpoint's (unless some are
+gone that had no state), and refuses a ``state_dict()`` that does not consist of plain
 values and arrays.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 
-from resilient import keras_internals
-from resilient.errors import (
-    CheckpointMismatchError,
-    warn_not_exact,
-)
+from resilient.errors import warn_not_exact
 from resilient.objects import kinds
 from resilient.objects.adapters.keras_objects import parts_of
 from resilient.objects.callbacks.files import CsvFile, ModelFile
@@ -40,7 +36,6 @@ from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state import variables
 
 _BAR = "keras.callbacks.ProgbarLogger"
-_BARS = "callbacks.bar"  # prefix of their names
 _SPECIAL: dict[str, type[Special]] = {
     "CSVLogger": CsvFile,
     "ModelCheckpoint": ModelFile,
@@ -73,7 +68,10 @@ class CallbackStates:
         since: "CallbackStates | None" = None,
         apart: Sequence[Any] = (),
     ) -> None:
-        self._callbacks = _named(callbacks)
+        # Progress bars come and go with ``verbose``: last, they move no other name.
+        ordered = sorted(callbacks, key=lambda each: _class_name(each) == _BAR)
+        self._callbacks = {f"callbacks.{n}": each for n, each in enumerate(ordered)}
+        self._classes = list(map(_class_name, ordered))
         self._model = model
         self._special = {
             name: cls(callback, attempts)
@@ -99,13 +97,7 @@ class CallbackStates:
         """Every callback has seen ``on_train_begin``, or ``on_epoch_begin``."""
         self._tree.learn()
 
-    def capture(self, arrays: dict[str, np.ndarray]) -> list[Encoded]:
-        """The current state of every callback; see ``capture_all``."""
-        return self.capture_all(arrays)[0]
-
-    def capture_all(
-        self, arrays: dict[str, np.ndarray]
-    ) -> tuple[list[Encoded], Entries]:
+    def capture(self, arrays: dict[str, np.ndarray]) -> tuple[list[Encoded], Entries]:
         """The current state of every callback, and of what the model refers to.
 
         Args:
@@ -117,9 +109,11 @@ class CallbackStates:
         """
         changed = changes(self._tree, arrays)
         captured = []
-        for name, callback in self._callbacks.items():
-            entry: dict[str, Encoded] = {"class": _class_name(callback)}
-            if kinds.has_state_dict(callback):
+        for (name, callback), cls in zip(
+            self._callbacks.items(), self._classes, strict=True
+        ):
+            entry: dict[str, Encoded] = {"class": cls}
+            if name in self._known:
                 state, whose = callback.state_dict(), type(callback).__qualname__
                 entry["state_dict"] = encoded_state(
                     state, arrays, name, whose, self._known[name]
@@ -170,22 +164,22 @@ class CallbackStates:
         ``ProgbarLogger`` does not count: ``verbose`` adds or removes it. Nor do those
         that are ``gone``.
         """
-        gone = self.gone(saved)
-        theirs = [entry["class"] for entry in saved if entry["class"] != _BAR]
-        ours = [_class_name(each) for each in self._callbacks.values()]
-        ours = [name for name in ours if name != _BAR]
+        gone, theirs = self.gone(saved), [entry["class"] for entry in _no_bars(saved)]
+        ours = [name for name in self._classes if name != _BAR]
         if [name for name in theirs if name not in gone] != ours:
             return [describe(theirs, ours)]
-        found = []
-        for name, entry in self._pairs([e for e in saved if e["class"] not in gone]):
-            found += _unfit(self._callbacks[name], entry)
-        return found
+        odd = [e for name, e in self._pairs(saved) if not self._fits(name, e)]
+        return [
+            f"callbacks: {entry['class']} had {'' if 'state_dict' in entry else 'no '}"
+            "state_dict() and load_state_dict() when saved"
+            for entry in odd
+        ]
 
     def gone(self, saved: Sequence[Encoded]) -> set[str]:
         """The checkpoint's classes of callbacks that are gone, if they had no state."""
-        ours = {_BAR, *map(_class_name, self._callbacks.values())}
-        gone = {entry["class"] for entry in saved} - ours
-        return gone if size(self.matched(saved)) == size(saved) else set()
+        found = [entry for _, entry in self._pairs(saved) if entry]
+        lost = size(_no_bars(found)) != size(_no_bars(saved))
+        return {e["class"] for e in _no_bars(saved) if not lost} - {*self._classes}
 
     def restore(
         self,
@@ -195,7 +189,9 @@ class CallbackStates:
         *,
         last: bool = True,
     ) -> None:
-        """Restore every callback's state. May be repeated.
+        """Restore the state of callbacks that match by class and order.
+
+        May be repeated.
 
         Args:
             saved: The state of each callback.
@@ -204,22 +200,16 @@ class CallbackStates:
             last: Whether everything is there that a callback makes.
 
         Raises:
-            CheckpointMismatchError: The callbacks differ, or what a callback refers to
-                (a class, a function) is gone. Then nothing was changed.
+            CheckpointMismatchError: What a callback refers to (a class, a function) is
+                gone; nothing was changed.
             CorruptCheckpointError: It is not what was captured; nothing was changed.
         """
-        if problems := self.differences(saved):
-            raise CheckpointMismatchError(
-                "The callbacks of this run do not match those of the checkpoint.",
-                received="\n  " + "\n  ".join(problems),
-                hint="Pass the callbacks of the run that saved it, in the same order.",
-            )
-        pairs = self._pairs(saved)
-        actions: list[Action] = []
-        restore = self._plan_objects(pairs, of_model or {}, arrays)
-        for name, entry in pairs:
-            actions += self._plan_others(name, entry, arrays)
-        lost = restore()
+        entries, actions = dict(of_model or {}), list[Action]()
+        for name, entry in self._pairs(saved):
+            if self._fits(name, entry):
+                entries |= entry.get("objects", {})
+                actions += self._plan_others(name, entry, arrays)
+        lost = plan(self._tree, entries, arrays)()
         for action in actions:
             action()
         for callback in self._callbacks.values():
@@ -228,25 +218,6 @@ class CallbackStates:
                 well_formed(dict[Any, list[Any]], history, "the history")
         if lost and last:
             warn_not_exact("parts of callbacks could not be restored", lost)
-
-    def matched(self, saved: Sequence[Encoded]) -> list[Encoded]:
-        """What these get from a checkpoint with others, by class and order."""
-        bars = [entry for entry in saved if entry["class"] == _BAR]
-        others = [entry for entry in saved if entry["class"] != _BAR]
-        ours = [c for n, c in self._callbacks.items() if not n.startswith(_BARS)]
-        found = matched(others, list(map(_class_name, ours)))
-        for place, (callback, entry) in enumerate(zip(ours, found, strict=True)):
-            if _unfit(callback, entry):
-                found[place] = {"class": entry["class"]}
-        return found + bars
-
-    def _plan_objects(
-        self, pairs: Sequence[tuple[str, Encoded]], rest: Entries, arrays: Arrays
-    ) -> Callable[[], list[str]]:
-        entries = dict(rest)
-        for _, entry in pairs:
-            entries |= entry.get("objects", {})
-        return plan(self._tree, entries, arrays)
 
     def _plan_others(self, name: str, entry: Encoded, arrays: Arrays) -> list[Action]:
         actions: list[Action] = []
@@ -258,40 +229,20 @@ class CallbackStates:
         return actions
 
     def _pairs(self, saved: Sequence[Encoded]) -> list[tuple[str, Encoded]]:
-        """Which callback gets which entry; progress bars are matched separately."""
-        bars = [entry for entry in saved if entry["class"] == _BAR]
-        others = [entry for entry in saved if entry["class"] != _BAR]
-        ours = [n for n in self._callbacks if not n.startswith(_BARS)]
-        our_bars = [n for n in self._callbacks if n.startswith(_BARS)]
-        pairs = list(zip(ours, others, strict=True))
-        return pairs + list(zip(our_bars, bars, strict=False))
+        """What each callback gets from a checkpoint: ``{}`` if it is new."""
+        return list(zip(self._callbacks, matched(saved, self._classes), strict=True))
+
+    def _fits(self, name: str, entry: Encoded) -> bool:
+        return not entry or (name in self._known) == ("state_dict" in entry)
 
     def _own_variables(self) -> set[int]:
         """Ids of everything that is saved with the model in training."""
-        models = (getattr(c, "_model", None) for c in self._callbacks.values())
-        found = self._model or next(filter(keras_internals.is_trainer, models), None)
-        return variables.ids(variables.leaves(found) if found else [])
+        model = self._model
+        return variables.ids([] if model is None else variables.leaves(model))
 
 
-def _named(callbacks: Sequence[Any]) -> dict[str, Any]:
-    """Callbacks by the prefix of their arrays' names, unaffected by progress bars."""
-    bars = [each for each in callbacks if _class_name(each) == _BAR]
-    others = [each for each in callbacks if _class_name(each) != _BAR]
-    return {
-        **{f"callbacks.{index}": each for index, each in enumerate(others)},
-        **{f"{_BARS}{index}": each for index, each in enumerate(bars)},
-    }
-
-
-def _unfit(callback: Any, entry: Encoded) -> list[str]:
-    """Why an entry of the right class still cannot be restored."""
-    if entry.keys() == {"class"}:  # a new callback, which gets nothing
-        return []
-    name = f"callbacks: {_class_name(callback)}"
-    if kinds.has_state_dict(callback) != ("state_dict" in entry):
-        had = "had" if "state_dict" in entry else "had no"
-        return [f"{name} {had} state_dict() and load_state_dict() when saved"]
-    return []
+def _no_bars(entries: Sequence[Encoded]) -> list[Encoded]:
+    return [entry for entry in entries if entry["class"] != _BAR]
 
 
 def monitored(logs: Mapping[str, Any] | None) -> dict[str, float]:

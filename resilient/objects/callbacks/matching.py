@@ -18,7 +18,7 @@ _NO_STATE = encode({}, {}, "state")
 
 
 def matched(saved: Sequence[Encoded], classes: Sequence[str]) -> list[Encoded]:
-    """What each callback of these classes gets from a checkpoint.
+    """What each callback of these classes gets from a checkpoint; a new one: ``{}``.
 
     Args:
         saved: The entries of the checkpoint's callbacks; the n-th belongs to
@@ -26,66 +26,58 @@ def matched(saved: Sequence[Encoded], classes: Sequence[str]) -> list[Encoded]:
         classes: The classes of the run's callbacks.
     """
     theirs = [entry["class"] for entry in saved]
-    if theirs == list(classes):
-        return list(saved)
-    places = dict(enumerate(i for i, cls in enumerate(theirs) if cls in classes))
-    if [theirs[i] for i in places.values()] != list(classes):
-        blocks = SequenceMatcher(None, theirs, classes, autojunk=False)
-        places = {
-            block.b + k: block.a + k
-            for block in blocks.get_matching_blocks()
-            for k in range(block.size)
-        }
-    names = {f"callbacks.{old}": f"callbacks.{new}" for new, old in places.items()}
-    return [
-        _renamed(saved[places[new]], names) if new in places else {"class": cls}
-        for new, cls in enumerate(classes)
-    ]
+    old = [index for index, cls in enumerate(theirs) if cls in classes]
+    new = [index for index, cls in enumerate(classes) if cls in theirs]
+    common = [theirs[index] for index in old], [classes[index] for index in new]
+    found = SequenceMatcher(None, *common, autojunk=False).get_matching_blocks()
+    places = {new[j + k]: old[i + k] for i, j, size in found for k in range(size)}
+    names = dict.fromkeys(map(_name, range(len(saved))))
+    names |= {_name(i): _name(j) for j, i in places.items()}
+    moved = {before: now for before, now in names.items() if before != now}
+    entries = [_renamed(entry, moved) if moved else entry for entry in saved]
+    return [entries[places[j]] if j in places else {} for j in range(len(classes))]
 
 
-def _renamed(entry: Encoded, names: Mapping[str, str]) -> Encoded:
+def _name(index: int) -> str:
+    return f"callbacks.{index}"
+
+
+def _renamed(entry: Encoded, names: Mapping[str, str | None]) -> Encoded:
     """An entry with its paths changed to those of the matching callbacks."""
 
-    def path(old: object) -> str | None:
+    def path(old: str) -> str:
+        """Where an object is now, or LookupError if its callback is missing."""
         for before, now in names.items():
-            if isinstance(old, str) and is_below(old, before):
+            if is_below(old, before):
+                if now is None:
+                    raise LookupError
                 return now + old.removeprefix(before)
-        return None
+        return old
 
     def renamed(data: Any) -> Any:
         """The same with references changed, or LookupError without one."""
         if isinstance(data, dict):
-            if data.get("!") == "ref":
-                found = path(data.get("v"))
-                if found is None:
-                    raise LookupError
-                return {**data, "v": found}
+            if data.get("!") == "ref" and isinstance(data.get("v"), str):
+                return {**data, "v": path(data["v"])}
             return {key: renamed(item) for key, item in data.items()}
         return [renamed(item) for item in data] if isinstance(data, list) else data
 
     objects = {}
     for home, saved in entry.get("objects", {}).items():
-        here = path(home)
         # Drop whatever refers to a missing callback.
         with contextlib.suppress(LookupError):
-            if here is not None:
-                objects[here] = renamed(saved)
+            objects[path(home)] = renamed(saved)
     return {**entry, "objects": objects}
 
 
 def size(entries: Sequence[Encoded]) -> int:
     """How many parts of a state these entries have."""
     return sum(
-        sum(map(_parts, entry.get("objects", {}).values()))
+        len(entry.get("objects", ()))
         + (entry.get("state_dict", _NO_STATE) != _NO_STATE)
         + (entry.get("special") is not None)
         for entry in entries
     )
-
-
-def _parts(entry: Mapping[str, Any]) -> int:
-    """How many attributes an entry has, or 1."""
-    return len(entry.get("attributes", ())) + len(entry.keys() - {"attributes"})
 
 
 def describe(was: Sequence[str], now: Sequence[str]) -> str:

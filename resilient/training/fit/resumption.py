@@ -199,7 +199,7 @@ class Resumption:
         self, callbacks: CallbackStates, *, last: bool = True
     ) -> None:
         """Restore the state of callbacks; ``last``: for the last time."""
-        saved, tensors = callbacks.matched(self.run.callbacks), self.saved.tensors
+        saved, tensors = self.run.callbacks, self.saved.tensors
         callbacks.restore(saved, tensors, self.run.attributes, last=last)
 
     @no_garbage_collection()

@@ -112,7 +112,7 @@ class FitState(RunState):
         reuse: HeldTensors | None,
     ) -> Snapshot:
         arrays: dict[str, Any] = {}
-        callbacks, attributes = self.callbacks.capture_all(arrays)
+        callbacks, attributes = self.callbacks.capture(arrays)
         stateful = self._stateful.capture(arrays)
         live = self._leaves = variables.leaves(self._model)
         setup = self.setup.to_json(but=paths(attributes))
