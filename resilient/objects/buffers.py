@@ -18,11 +18,10 @@ _NUMBERS = frozenset("cbBhHiIlLqQfd?")  # ctypes type codes without pointers
 
 
 class HeldBuffer(NamedTuple):
-    """The kind of object, its content, and the size of that in bytes."""
+    """The kind of an object, and its content."""
 
     kind: str
     plain: Any
-    nbytes: int
 
 
 def held(value: Any) -> HeldBuffer | None:
@@ -30,15 +29,15 @@ def held(value: Any) -> HeldBuffer | None:
     if isinstance(value, io.IOBase):
         return _file(value)
     if type(value) is array.array:
-        data = np.frombuffer(value, value.typecode) if _is_known(value) else None
-        return None if data is None else HeldBuffer("array", data, data.nbytes)
+        known = len(value) > 0 and value.typecode in "bBhHiIlLqQfd"
+        data = np.frombuffer(value, value.typecode) if known else None
+        return None if data is None else HeldBuffer("array", data)
     if isinstance(value, np.ndarray):
         return _subclass(value)
     shared = _shared(value)
     if shared is None:
         return None
-    size = ctypes.sizeof(shared)
-    return HeldBuffer("shared", np.frombuffer(shared, np.uint8), size)
+    return HeldBuffer("shared", np.frombuffer(shared, np.uint8))
 
 
 def write(value: Any, kind: str, plain: Any) -> None:
@@ -65,20 +64,13 @@ def write(value: Any, kind: str, plain: Any) -> None:
             value.mask = mask
 
 
-def _is_known(value: "array.array[Any]") -> bool:
-    return len(value) > 0 and value.typecode in "bBhHiIlLqQfd"
-
-
 def _file(file: Any) -> HeldBuffer | None:
     with contextlib.suppress(Exception):  # closed, a pipe, or being iterated
         if not file.readable() or not file.seekable():
             return None
-        content, size = None, 0
-        if type(file) is io.BytesIO:
-            size = file.getbuffer().nbytes
-        if type(file) in _IN_MEMORY:
-            content = file.getvalue()  # copied on write
-        return HeldBuffer("file", (_name(file), file.tell(), content), size)
+        # Copied on write.
+        content = file.getvalue() if type(file) in _IN_MEMORY else None
+        return HeldBuffer("file", (_name(file), file.tell(), content))
     return None
 
 
@@ -99,13 +91,12 @@ def _write_file(file: Any, name: str, place: int, content: Any) -> None:
 
 
 def _subclass(value: np.ndarray) -> HeldBuffer | None:
-    if type(value) is np.ndarray or isinstance(value, np.memmap):
-        return None
-    if value.dtype.hasobject:
+    plain = type(value) is np.ndarray or isinstance(value, np.memmap)
+    if plain or value.dtype.hasobject:
         return None
     mask = np.ma.getmaskarray(value) if isinstance(value, np.ma.MaskedArray) else None
     data = np.ma.getdata(value).view(np.ndarray)
-    return HeldBuffer("subclass", (data, mask), value.nbytes)
+    return HeldBuffer("subclass", (data, mask))
 
 
 def _shared(value: Any) -> Any:

@@ -47,46 +47,28 @@ _PLACES = frozenset(
     | {"_prev_training_metadata_path", "directory", "filename", "filepath"}
     | {"log_dir", "_log_write_dir", "_train_dir", "_val_dir", "root", "path"}
 )
-# By name, so that none of these libraries has to be imported.
-_DATASETS = frozenset(
+# By name, so that none of these libraries has to be imported: data, and what Keras has
+# of the graph of a model and of what it tracks.
+_OPAQUE = frozenset(
     {
-        ("tensorflow", "DatasetV2"),
-        ("tensorflow", "DistributedDataset"),
-        ("torch", "Dataset"),
-        ("torch", "DataLoader"),
-        ("grain", "DataLoader"),
-        ("grain", "MapDataset"),
-        ("grain", "IterDataset"),
+        *(("tensorflow", "DatasetV2"), ("tensorflow", "DistributedDataset")),
+        *(("torch", "Dataset"), ("torch", "DataLoader"), ("grain", "DataLoader")),
+        *(("grain", "MapDataset"), ("grain", "IterDataset"), ("keras", "PyDataset")),
+        *(("keras", "Tracker"), ("keras", "KerasTensor"), ("keras", "Node")),
+        ("keras", "SymbolicArguments"),
     }
 )
-# Of the graph of a model, and of what it tracks.
-_KERAS_OWN = frozenset(
-    ("keras", name) for name in ("Tracker", "KerasTensor", "Node", "SymbolicArguments")
-)
+_OF_USERS = frozenset({("torch", "Dataset"), ("keras", "PyDataset")})
 
 
 def is_keras(value: object) -> bool:
     """Whether the object's class is from Keras or derived from one that is."""
-    cls: Any = type(value)
-    return _is_of_keras(cls)
-
-
-@functools.lru_cache(4096)
-def _is_of_keras(cls: Any) -> bool:
-    return any(classes.top_module(base) == "keras" for base in cls.__mro__)
-
-
-@functools.lru_cache(4096)
-def _names(cls: Any) -> frozenset[tuple[str, str]]:
-    """The packages and names of a class and its bases."""
-    return frozenset((classes.top_module(b), b.__name__) for b in cls.__mro__)
+    return any(classes.top_module(base) == "keras" for base in type(value).__mro__)
 
 
 def is_configuration(value: object) -> bool:
     """Whether the script recreates this, and it holds no state of a run."""
-    if isinstance(value, _CONFIGURATION):
-        return True
-    return is_keras(value) or is_opaque(value)
+    return is_code(value) or is_keras(value) or is_opaque(value)
 
 
 def is_code(value: object) -> bool:
@@ -141,13 +123,9 @@ def is_opaque(value: object, *, data: bool = False) -> bool:
     """
     if isinstance(value, types.FunctionType | type):
         return False
-    if isinstance(value, _CONFIGURATION):
+    cls = type(value)
+    # For example, the ResilientFit whose save() a callback calls.
+    if isinstance(value, _CONFIGURATION) or classes.top_module(cls) == "resilient":
         return True
-    if classes.top_module(type(value)) == "resilient":
-        return True  # for example, the ResilientFit whose save() a callback calls
-    cls: Any = type(value)
-    names = _names(cls)
-    if is_keras(value):
-        own = _KERAS_OWN if data else _KERAS_OWN | {("keras", "PyDataset")}
-        return bool(names & own)
-    return bool(names & (_DATASETS - {("torch", "Dataset")} if data else _DATASETS))
+    names = {(classes.top_module(base), base.__name__) for base in cls.__mro__}
+    return not names.isdisjoint(_OPAQUE - _OF_USERS if data else _OPAQUE)

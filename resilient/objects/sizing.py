@@ -17,6 +17,8 @@ from resilient.serialization.batches import pack
 WHOLE_BYTES = 2**24  # read whole to detect changes: 2 ms
 LEAVES = 10_000  # of nested values
 SAMPLED = 4096
+_BACKENDS = frozenset({"torch", "tensorflow", "jax", "jaxlib"})
+_OF_TENSORS = ("shape", "dtype", "__array__")
 
 
 def sample(value: Any) -> str:
@@ -25,9 +27,10 @@ def sample(value: Any) -> str:
     if type(value) is np.ndarray and not value.dtype.hasobject:
         found.update(f"{value.dtype} {value.shape}".encode())
         found.update(as_bytes(value.flat[_places(value.size)]).data)
-    elif type(value).__module__.partition(".")[0] == "torch":
+    elif classes.top_module(type(value)) == "torch":
         flat = value.detach().reshape(-1)
-        found.update(pack_text(flat[_places(len(flat)).tolist()]))
+        parts = pack(flat[_places(len(flat)).tolist()])["parts"]
+        found.update(b"".join(part.tobytes() for part in parts))
     elif is_frame(value):
         rows = value.iloc[_places(len(value))[:64]]
         found.update(f"{len(value)} {rows.to_numpy().tolist()!r}".encode())
@@ -39,20 +42,11 @@ def sample(value: Any) -> str:
     return found.hexdigest()  # elements of other kinds cannot change in place
 
 
-def pack_text(tensor: Any) -> bytes:
-    """The bytes of a tensor's elements."""
-    return b"".join(part.tobytes() for part in pack(tensor)["parts"])
-
-
 def tensor_size(value: Any) -> int | None:
     """Bytes of a torch, TensorFlow or JAX tensor; None for anything else."""
-    cls = type(value)
-    module = classes.top_module(cls)
-    if module not in ("torch", "tensorflow", "jax", "jaxlib"):
-        return None
-    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-        return None
-    if hasattr(value, "assign") or not hasattr(value, "__array__"):
+    of_backend = classes.top_module(type(value)) in _BACKENDS
+    alike = of_backend and all(hasattr(value, name) for name in _OF_TENSORS)
+    if not alike or hasattr(value, "assign"):
         return None
     try:
         if hasattr(value, "nbytes"):

@@ -157,7 +157,7 @@ def test_a_file_of_the_user_is_never_overwritten(tmp_path):
     path = tmp_path / "data"
     path.write_text("precious")
     with open(path, "r+") as file:
-        kind, (name, _, content), _ = buffers.held(file)
+        kind, (name, _, content) = buffers.held(file)
         assert content is None
         with pytest.raises(ValueError, match="not in memory"):
             buffers.write(file, kind, (name, 0, "overwritten"))
