@@ -258,5 +258,5 @@ def test_the_steps_of_an_orbax_checkpoint_are_numbers(saved):
     """Or all that it wrote would be deleted."""
     from resilient.objects.callbacks.orbax import OrbaxSteps
 
-    with pytest.raises(CorruptCheckpointError, match="OrbaxCheckpoint"):
+    with pytest.raises(CorruptCheckpointError):
         OrbaxSteps(None, []).plan(saved, {})

@@ -225,7 +225,7 @@ class CallbackStates:
             value = decode(entry["state_dict"], arrays, self._known[name])
             actions.append(partial(self._callbacks[name].load_state_dict, value))
         if name in self._special and entry.get("special") is not None:
-            actions += self._special[name].plan(entry["special"], arrays)
+            actions.append(self._special[name].plan(entry["special"], arrays))
         return actions
 
     def _pairs(self, saved: Sequence[Encoded]) -> list[tuple[str, Encoded]]:

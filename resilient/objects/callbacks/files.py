@@ -23,11 +23,8 @@ from typing import Any
 import numpy as np
 
 from resilient.errors import CheckpointWriteError
-from resilient.objects.callbacks.special import Action, Arrays, Special, replacing
-from resilient.serialization import Encoded
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import encode
-from resilient.serialization.schema import MalformedError, well_formed
+from resilient.objects.callbacks.special import Special, replacing
+from resilient.serialization.schema import MalformedError
 
 LIMIT = 2 * 2**30  # bytes
 
@@ -55,6 +52,7 @@ class _State:
 class ModelFile(Special):
     """The file of a ``ModelCheckpoint`` whose name has no fields."""
 
+    record = _State
     place = "filepath"
 
     def __init__(self, callback: Any, attempts: Sequence[Mapping[str, Any]]) -> None:
@@ -62,21 +60,16 @@ class ModelFile(Special):
         self._content: np.ndarray | None = None
         self._seen: tuple[int, ...] | None = None
 
-    def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
+    def state(self) -> dict[str, Any] | None:
         path = self._path()
         content = None if path is None else self._read(path)
-        if content is None:
-            return None
-        return encode({"content": content, **self._more()}, arrays, name)
+        return None if content is None else {"content": content}
 
-    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        whose = type(self._callback).__name__
-        state = well_formed(_State, decode(saved, arrays), f"a file of {whose}")
+    def check(self, state: _State) -> None:
         content = state.content
         bytewise = isinstance(content, np.ndarray) and content.dtype == np.uint8
         if not bytewise or content.ndim != 1:
-            raise MalformedError(f"a file of {whose} is not bytes")
-        return [lambda: self._restore(state)]
+            raise MalformedError(f"a file of {type(self._callback).__name__}: no bytes")
 
     def _path(self) -> Path | None:
         """Its real path, links resolved; None if it is not kept."""
@@ -84,10 +77,6 @@ class ModelFile(Special):
         if not self._is_local() or _has_fields(named):
             return None
         return Path(os.path.realpath(named.format()))
-
-    def _more(self) -> dict[str, Any]:
-        """What to keep beside the content."""
-        return {}
 
     def _read(self, path: Path) -> np.ndarray | None:
         """Its bytes; None if it does not exist or cannot be kept."""
@@ -117,7 +106,7 @@ class ModelFile(Special):
         with replacing(path) as file:
             file.write(content.data)
 
-    def _restore(self, state: _State) -> None:
+    def restore(self, state: _State) -> None:
         path = self._path()
         there = None if path is None else self._read(path)
         if path is None or (there is not None and np.array_equal(there, state.content)):
@@ -153,11 +142,13 @@ class CsvFile(ModelFile):
         file.flush()
         return Path(os.path.realpath(file.name))
 
-    def _more(self) -> dict[str, Any]:
-        return {
-            "written": self._callback.writer is not None,
-            "keys": self._callback.keys,
-            "append_header": self._callback.append_header,
+    def state(self) -> dict[str, Any] | None:
+        file, callback = super().state(), self._callback
+        return file and {
+            **file,
+            "written": callback.writer is not None,
+            "keys": callback.keys,
+            "append_header": callback.append_header,
         }
 
     def _replace(self, path: Path, content: np.ndarray) -> None:
@@ -165,11 +156,11 @@ class CsvFile(ModelFile):
         super()._replace(path, content)
         self._callback.csv_file = open(path, "a")  # noqa: SIM115
 
-    def _restore(self, state: _State) -> None:
+    def restore(self, state: _State) -> None:
         callback = self._callback
         if self._path() is None:
             return
-        super()._restore(state)
+        super().restore(state)
         callback.keys, callback.append_header = state.keys, state.append_header
         callback.writer = None
         if state.written:

@@ -1,21 +1,14 @@
 """Keeps what Keras's progress bar shows, so that it goes on at its batch."""
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from resilient.objects.callbacks.special import (
-    Action,
-    Arrays,
-    Special,
-    elapsed,
-    set_clocks,
-)
+from resilient.objects.callbacks.special import Special, elapsed, set_clocks
 from resilient.serialization import Encoded
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import NotEncodable, encode
-from resilient.serialization.schema import well_formed
+from resilient.serialization.json_values import NotEncodable
 
 # Attributes of keras.utils.Progbar; missing ones are skipped.
 SEEN = ("_seen_so_far", "_values", "_values_order")
@@ -33,23 +26,22 @@ class _Bar:
 class ProgressBar(Special):
     """The position of a progress bar, and the means and times that it shows."""
 
+    record = _Bar
     skipped = frozenset({"progbar", "verbose", "epochs"})
 
     def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
+        with contextlib.suppress(NotEncodable):  # the value of a custom metric
+            return super().capture(arrays, name)
+        return None  # the bar starts over
+
+    def state(self) -> dict[str, Any] | None:
         bar = self._callback.progbar
         if not bar:
             return None
         seen = {key: vars(bar)[key] for key in SEEN if key in vars(bar)}
-        try:
-            return encode({"seen": seen, "ago": elapsed(bar, CLOCKS)}, arrays, name)
-        except NotEncodable:  # the value of a custom metric: the bar starts over
-            return None
+        return {"seen": seen, "ago": elapsed(bar, CLOCKS)}
 
-    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        state = well_formed(_Bar, decode(saved, arrays), "a progress bar")
-        return [lambda: self._restore(state)]
-
-    def _restore(self, state: _Bar) -> None:
+    def restore(self, state: _Bar) -> None:
         bar = self._callback.progbar
         if bar is not None:  # the epoch has begun
             vars(bar).update({k: v for k, v in state.seen.items() if k in SEEN})

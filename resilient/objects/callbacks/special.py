@@ -11,6 +11,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -18,6 +19,9 @@ import numpy as np
 
 from resilient.errors import warn_not_exact
 from resilient.serialization import Encoded
+from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import encode
+from resilient.serialization.schema import well_formed
 
 Action = Callable[[], object]
 Arrays = Mapping[str, np.ndarray]
@@ -40,10 +44,12 @@ class Special:
             worked on this run before and died.
 
     Attributes:
+        record: The type of the state.
         skipped: Names of attributes that are captured here or not at all.
         place: The attribute with the path that the script gave.
     """
 
+    record: ClassVar[Any]
     skipped: ClassVar[frozenset[str]] = frozenset()
     place: ClassVar[str] = ""
 
@@ -53,14 +59,33 @@ class Special:
 
     def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
         """What to keep; None if there is nothing."""
-        raise NotImplementedError
+        state = self.state()
+        return None if state is None else encode(state, arrays, name)
 
-    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        """Actions that restore what was captured; nothing happens before they run.
+    def plan(self, saved: Encoded, arrays: Arrays) -> Action:
+        """What restores the state that was captured; nothing happens before.
 
         Raises:
             MalformedError: It is not what was captured.
         """
+        whose = f"the state of a {type(self._callback).__name__}"
+        state = well_formed(self.record, decode(saved, arrays), whose)
+        self.check(state)
+        return partial(self.restore, state)
+
+    def state(self) -> Any:
+        """Values for ``record``; None if there is nothing to keep."""
+        raise NotImplementedError
+
+    def check(self, state: Any) -> None:
+        """Refuse a state whose types are right, and its values wrong.
+
+        Raises:
+            MalformedError: It is.
+        """
+
+    def restore(self, state: Any) -> None:
+        """Restore a state."""
         raise NotImplementedError
 
     def begin_anew(self) -> None:

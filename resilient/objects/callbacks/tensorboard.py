@@ -17,22 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from resilient.keras_internals import contract
 from resilient.keras_internals.expected import OF_TENSORBOARD
 from resilient.objects.callbacks.special import (
-    Action,
-    Arrays,
     Special,
     elapsed,
     replacing,
     set_clocks,
 )
-from resilient.serialization import Encoded
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import encode
-from resilient.serialization.schema import Count, MalformedError, well_formed
+from resilient.serialization.schema import Count, MalformedError
 from resilient.storage.files import open_file
 
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(.+)\.(\d+)\.(\d+)\.v2")
@@ -55,7 +48,7 @@ class _State:
     step: int | None = None
 
 
-class EventFile(NamedTuple):
+class _EventFile(NamedTuple):
     """The parts of an event file's name; sorts by age.
 
     Attributes:
@@ -63,29 +56,12 @@ class EventFile(NamedTuple):
         number: The number of the writer in its process.
         host: Name of the machine that wrote it.
         pid: Process that wrote it.
-        path: The file.
     """
 
     created: int
     number: int
     host: str
     pid: int
-    path: Path
-
-
-def event_files(directory: Path) -> list[EventFile]:
-    """The event files directly in a directory, oldest first."""
-    found = []
-    for path in directory.iterdir() if directory.is_dir() else ():
-        match = _NAME.fullmatch(path.name)
-        if match:
-            created, host, pid, number = match.groups()
-            found.append(EventFile(int(created), int(number), host, int(pid), path))
-    return sorted(found)
-
-
-def _is_mine(file: EventFile) -> bool:
-    return (file.host, file.pid) == (socket.gethostname(), os.getpid())
 
 
 def _is_key(key: object) -> bool:
@@ -110,6 +86,7 @@ def _shorten(path: Path, size: int) -> None:
 class EventFiles(Special):
     """The files and writers of a ``TensorBoard`` callback."""
 
+    record = _State
     skipped = frozenset(
         {
             *("_writers", "_prev_summary_state", "_summary_module"),
@@ -123,11 +100,12 @@ class EventFiles(Special):
         super().__init__(callback, attempts)
         contract.require_known(OF_TENSORBOARD)
         self._recorded: Collection[str] = ()
-        mine = sorted(file for file in self._files().values() if _is_mine(file))
+        self._earlier: list[_EventFile] = []
+        mine = sorted(self._own().values())
         # A writer that the callback already has is the newest one.
         self._earlier = mine[:-1] if callback._writers else mine
 
-    def capture(self, arrays: dict[str, np.ndarray], name: str) -> Encoded | None:
+    def state(self) -> dict[str, Any] | None:
         callback = self._callback
         if not self._is_local():
             return None
@@ -138,25 +116,22 @@ class EventFiles(Special):
         step = None
         if callback._prev_summary_state:  # always 0 if Keras sets it only once
             step = callback.summary.experimental.get_step()
-        state = {
+        return {
             "files": sizes,
             "ago": elapsed(callback, _CLOCKS),
             "step": step if isinstance(step, int) else None,
         }
-        return encode(state, arrays, name)
 
-    def plan(self, saved: Encoded, arrays: Arrays) -> list[Action]:
-        state = well_formed(_State, decode(saved, arrays), "a TensorBoard")
+    def check(self, state: _State) -> None:
         if strange := [key for key in state.files if not _is_key(key)]:
             raise MalformedError(f"{strange[0]!r} is not an event file of TensorBoard")
-        return [lambda: self._restore(state)]
 
     def begin_anew(self) -> None:
         """Delete files of attempts that died before their first checkpoint."""
         if self._is_local():
             self._keep_only(self._own())
 
-    def _restore(self, state: _State) -> None:
+    def restore(self, state: _State) -> None:
         callback = self._callback
         set_clocks(callback, _CLOCKS, state.ago)
         if not self._is_local():
@@ -173,19 +148,17 @@ class EventFiles(Special):
         self._keep_only(state.files)
         if pushed:
             # The default summary writer, which also records other code's summaries.
-            step = state.step
-            if step is None:
-                step = callback._global_train_batch
-            callback._push_writer(callback._train_writer, step)
+            step, now = state.step, callback._global_train_batch
+            callback._push_writer(callback._train_writer, now if step is None else step)
 
     def _keep_only(self, kept: Collection[str]) -> None:
         """Delete files that no others than attempts of this run wrote."""
         own = self._own()
         for key, file in self._files().items():
             if key not in kept and (key in own or self._died(file)):
-                file.path.unlink(missing_ok=True)
+                (self._root / key).unlink(missing_ok=True)
 
-    def _died(self, file: EventFile) -> bool:
+    def _died(self, file: _EventFile) -> bool:
         """Whether a dead attempt of this run wrote the file."""
         return any(
             (file.host, file.pid) == (attempt.get("host"), attempt.get("pid"))
@@ -197,18 +170,25 @@ class EventFiles(Special):
     def _root(self) -> Path:
         return Path(self._callback.log_dir)
 
-    def _files(self) -> dict[str, EventFile]:
+    def _files(self) -> dict[str, _EventFile]:
         """All event files, by their path in the log directory."""
-        return {
-            f"{writer}/{file.path.name}": file
-            for writer in _WRITERS
-            for file in event_files(self._root / writer)
-        }
+        found = {}
+        for path in self._root.glob("*/events.out.tfevents.*"):
+            key = f"{path.parent.name}/{path.name}"
+            match = _NAME.fullmatch(path.name)
+            if match and _is_key(key):
+                created, host, pid, number = match.groups()
+                found[key] = _EventFile(int(created), int(number), host, int(pid))
+        return found
 
-    def _own(self) -> list[str]:
+    def _own(self) -> dict[str, _EventFile]:
         """The files of all writers that this callback had in this fit."""
-        files = self._files().items()
-        return [k for k, f in files if _is_mine(f) and f not in self._earlier]
+        me = socket.gethostname(), os.getpid()
+        return {
+            key: file
+            for key, file in self._files().items()
+            if (file.host, file.pid) == me and file not in self._earlier
+        }
 
 
 def _cut(path: Path, size: int) -> str | None:
