@@ -89,12 +89,6 @@ def names_a_place(owner: object, attribute: object) -> bool:
     return any(classes.top_module(base) == "keras" for base in concrete)
 
 
-def is_tensor_of_keras(value: object) -> bool:
-    """Whether it is a tensor of PyTorch, and Keras runs on it."""
-    on_torch = keras.backend.backend() == "torch"
-    return on_torch and bool(keras.ops.is_tensor(value))
-
-
 def has_state_dict(value: object) -> bool:
     """Whether the object can return and load its state."""
     cls = type(value)

@@ -184,7 +184,7 @@ def made(kind: str, plain: Any) -> Any:
     """A new object with this content."""
     if kind == "tensor":
         tensor = unpack(plain)
-        on_torch = BACKEND == "torch" and kinds.is_tensor_of_keras(tensor)
+        on_torch = BACKEND == "torch" and keras.ops.is_tensor(tensor)
         return keras.ops.convert_to_tensor(tensor) if on_torch else tensor
     if kind == "key":
         with taking("a random key"):

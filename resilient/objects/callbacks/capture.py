@@ -109,10 +109,8 @@ class CallbackStates:
         """
         changed = changes(self._tree, arrays)
         captured = []
-        for (name, callback), cls in zip(
-            self._callbacks.items(), self._classes, strict=True
-        ):
-            entry: dict[str, Encoded] = {"class": cls}
+        for name, callback in self._callbacks.items():
+            entry: dict[str, Encoded] = {"class": _class_name(callback)}
             if name in self._known:
                 state, whose = callback.state_dict(), type(callback).__qualname__
                 entry["state_dict"] = encoded_state(
