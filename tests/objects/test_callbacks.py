@@ -474,6 +474,15 @@ def test_a_csv_file_above_the_limit_is_named_once(tmp_path, monkeypatch):
     callback.csv_file.close()
 
 
+def test_a_csv_file_that_is_gone_is_named(tmp_path):
+    callback, states = csv_logger(tmp_path / "a.csv", append=False)
+    epoch([callback], 0)
+    (tmp_path / "a.csv").unlink()
+    with pytest.warns(NotExactWarning, match="it is not there any more"):
+        assert saved(states)[0][0]["special"] is None
+    callback.csv_file.close()
+
+
 def test_many_rows_travel_beside_the_json(tmp_path):
     callback, states = csv_logger(tmp_path / "a.csv", append=False)
     for number in range(200):
@@ -1346,6 +1355,21 @@ def test_what_had_no_state_may_be_gone():
     assert fewer.gone(found) == {f"{__name__}.Gone"}
     fewer.restore(found, arrays)
     assert [each.a for each in second] == [1, 2, 3]
+
+
+def test_callbacks_that_come_and_go_leave_others_their_state():
+    """In both lists there is a class that the other has not, and the bar goes."""
+    first = [Gone(a=0), Mine(a=0), Mine(a=0), keras.callbacks.ProgbarLogger()]
+    states = begin(first)
+    first[1].a, first[2].a, first[2].other = 1, 2, first[1]
+    second = [Mine(a=0), keras.callbacks.History(), Mine(a=0)]
+    more = begin(second)
+    found = saved(states)
+    (line,) = more.differences(found[0])
+    assert line == "callbacks: Gone was removed, History was added"
+    more.restore(*found)
+    assert (second[0].a, second[2].a) == (1, 2)
+    assert second[2].other is second[0]
 
 
 def test_what_shared_state_with_others_may_not_be_gone():

@@ -144,6 +144,8 @@ class CsvFile(ModelFile):
 
     def state(self) -> dict[str, Any] | None:
         file, callback = super().state(), self._callback
+        if file is None and self._path() is not None:
+            self._warn("it is not there any more")
         return file and {
             **file,
             "written": callback.writer is not None,

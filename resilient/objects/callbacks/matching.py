@@ -28,12 +28,14 @@ def matched(saved: Sequence[Encoded], classes: Sequence[str]) -> list[Encoded]:
     theirs = [entry["class"] for entry in saved]
     old = [index for index, cls in enumerate(theirs) if cls in classes]
     new = [index for index, cls in enumerate(classes) if cls in theirs]
-    common = [theirs[index] for index in old], [classes[index] for index in new]
-    found = SequenceMatcher(None, *common, autojunk=False).get_matching_blocks()
-    places = {new[j + k]: old[i + k] for i, j, size in found for k in range(size)}
+    was, now = [theirs[index] for index in old], [classes[index] for index in new]
+    places = dict(zip(new, old, strict=False))
+    if was != now:
+        found = SequenceMatcher(None, was, now, autojunk=False).get_matching_blocks()
+        places = {new[j + k]: old[i + k] for i, j, size in found for k in range(size)}
     names = dict.fromkeys(map(_name, range(len(saved))))
     names |= {_name(i): _name(j) for j, i in places.items()}
-    moved = {before: now for before, now in names.items() if before != now}
+    moved = {before: after for before, after in names.items() if before != after}
     entries = [_renamed(entry, moved) if moved else entry for entry in saved]
     return [entries[places[j]] if j in places else {} for j in range(len(classes))]
 
