@@ -72,7 +72,7 @@ def is_configuration(value: object) -> bool:
 
 
 def is_code(value: object) -> bool:
-    """Whether it is something to call or import from, not to look into."""
+    """Whether it is something to call or import from, and is not opened."""
     return isinstance(value, _CODE)
 
 
@@ -109,11 +109,11 @@ def is_table(value: Any) -> bool:
 
 
 def is_opaque(value: object, *, data: bool = False) -> bool:
-    """Whether nothing inside it is looked at: code of others, locks, data, modules.
+    """Whether nothing inside it counts: code of others, locks, data, modules.
 
     Args:
         value: Anything.
-        data: Whether datasets are looked into.
+        data: Whether datasets are opened.
     """
     if isinstance(value, types.FunctionType | type):
         return False

@@ -58,7 +58,7 @@ def tensor_size(value: Any) -> int | None:
 
 
 def is_long(value: Any) -> bool:
-    """Whether it is a container of so much that it is not looked into."""
+    """Whether it is a container of so much that it is not opened."""
     todo, leaves, nbytes = [value], 0, 0
     while todo:
         item = todo.pop()

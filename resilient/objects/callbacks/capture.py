@@ -148,7 +148,7 @@ class CallbackStates:
         return list(self._tree.baked)
 
     def begin_anew(self) -> None:
-        """Undo what earlier attempts left in files, when there is no checkpoint."""
+        """Undo what earlier attempts wrote to files, when there is no checkpoint."""
         for extra in self._special.values():
             extra.begin_anew()
 

@@ -1,7 +1,7 @@
 """Matches a checkpoint's callbacks to those of a changed run, and describes changes.
 
 Callbacks are matched by class and order. New callbacks get nothing, and keep what
-``on_train_begin`` left them; state of missing callbacks is dropped.
+``on_train_begin`` made of them; state of missing callbacks is dropped.
 """
 
 import contextlib

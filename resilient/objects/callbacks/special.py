@@ -89,7 +89,7 @@ class Special:
         raise NotImplementedError
 
     def begin_anew(self) -> None:
-        """Undo what was left by attempts that died before their first checkpoint."""
+        """Undo what attempts wrote that died before their first checkpoint."""
 
     def _warn(self, *whys: str) -> None:
         """Warn of what is not exact, once."""
