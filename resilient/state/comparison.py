@@ -14,7 +14,9 @@ from resilient.state.data_comparison import data_differences
 from resilient.state.difference import Difference, differences, edits, line
 from resilient.state.training_only import is_training_only
 
-_LAYER_SETTING = re.compile(r"layer \d+ \((\w+)\)\.(\w+).*")
+_LAYER_SETTING = re.compile(r"(?:layer|operation) \d+ (?:.* )?\((\w+)\)\.(\w+).*")
+# What a function refers to may be anything, such as the time or a directory.
+_REFERRED = re.compile(r".* (?:uses|remembers) .*|.*\.__self__.*")
 _CODE = re.compile(r"^(\S+) [0-9a-f]{8}$")  # a function, and the checksum of its code
 _METRICS = ("metrics", "weighted_metrics")
 _POLICY = ".dtype_policy"
@@ -36,7 +38,7 @@ def identity_differences(
     """
     theirs, ours = saved["identity"], live["identity"]
     # Others are worded separately, or cannot be compared yet.
-    own = ("data ", "inputs of ", "layers", "objects")
+    own = ("data ", "inputs of ", "layers", "objects", "connections")
     mine, yours = (
         {k: v for k, v in each.items() if not k.startswith(own)}
         for each in (theirs, ours)
@@ -62,9 +64,14 @@ def identity_differences(
 def metric_differences(saved: JSON, live: JSON) -> list[Difference]:
     """How the settings of metrics differ, whose state depends on them."""
     every = {**saved["settings"], **live["settings"]}
-    names = {name for name in every if name.startswith(_METRICS)}
+    names = {name for name in every if _is_of_metric(name)}
     lines = differences(*_picked(saved, live, names))
     return [Difference("metrics", line) for line in lines]
+
+
+def _is_of_metric(name: str) -> bool:
+    referred = _REFERRED.fullmatch(name) or name.endswith(": code")
+    return name.startswith(_METRICS) and not referred
 
 
 def _layer_differences(saved: JSON, live: JSON, of: str) -> list[Difference]:
@@ -94,11 +101,13 @@ def _layer_differences(saved: JSON, live: JSON, of: str) -> list[Difference]:
 def _of_function(saved: JSON, live: JSON) -> set[str]:
     """Names of settings that determine the function that the model computes."""
     theirs, ours = saved["settings"], live["settings"]
-    found = set()
+    found = set[str]()
     for name in {**theirs, **ours}:
         layer = _LAYER_SETTING.fullmatch(name)
         # Another Keras version may name things that were always there.
         both = name in theirs and name in ours
+        if _REFERRED.fullmatch(name):
+            continue
         if layer and (both or theirs.get("keras") == ours.get("keras")):
             kind, setting = layer.groups()
             if not is_training_only(kind, setting):
@@ -150,6 +159,8 @@ def refrozen(saved: JSON, live: JSON) -> list[str]:
 def warn_of_settings(saved: JSON, live: JSON, *, optimizer: bool = True) -> None:
     """Warn about non-blocking changes; arguments of ``changed_settings``."""
     warn_of(changed_settings(saved, live, optimizer=optimizer))
+    if unknown := live["identity"].get("connections"):
+        warn_not_exact("this cannot be compared with the checkpoint", [unknown])
 
 
 def warn_of(changed: Sequence[str]) -> None:
@@ -178,12 +189,12 @@ def changed_settings(
     left_out = {*_of_function(saved, live), *_SPREAD, *but}
     if elsewhere:
         left_out |= {*_OF_BACKENDS}
-    unlike = _METRICS if optimizer else (*_METRICS, "optimizer")
+    unlike = () if optimizer else ("optimizer",)
     theirs, ours = (
         {
             k: v
             for k, v in each.items()
-            if k not in left_out and not k.startswith(unlike)
+            if k not in left_out and not (k.startswith(unlike) or _is_of_metric(k))
         }
         for each in _settings(saved, live)
     )

@@ -33,7 +33,9 @@ def differences(saved: JSON, live: JSON) -> list[str]:
     found: dict[str, str] = {}
     for name in saved | live:
         was, now = saved.get(name), live.get(name)
-        inside = any(name.startswith((f"{x}.", f"{x}[", f"{x} ")) for x in found)
+        inside = any(
+            name.startswith((f"{x}.", f"{x}[", f"{x} ", f"{x}:")) for x in found
+        )
         if not inside and repr(was) != repr(now):  # nan equals itself, True is not 1
             found[name] = line(name, was, now)
     return [*found.values()]

@@ -34,6 +34,10 @@ from resilient.state.topology import topology
 
 logger = logging.getLogger(__name__)
 
+_UNKNOWN = {
+    "connections": "how the layers are connected (the model has no config, since "
+    "something in it has no get_config)"
+}
 # Most characters of an architecture. (An initializer's argument may be a matrix.)
 _LONGEST = 1 << 22
 # Arguments of fit that may change between attempts, but not between processes.
@@ -64,6 +68,10 @@ def fingerprint(
     return {part: {**function[part], **rest[part]} for part in rest}
 
 
+def _is_functional(model: keras.layers.Layer) -> bool:
+    return hasattr(model, "operations") and not isinstance(model, keras.Sequential)
+
+
 def of_layers(model: keras.layers.Layer, config: JSON) -> JSON:
     """Facts about what a model or layer with this config computes, and how it trains.
 
@@ -78,6 +86,7 @@ def of_layers(model: keras.layers.Layer, config: JSON) -> JSON:
             "model": type(model).__name__,
             "layers": [type(layer).__name__ for layer in layers],
             **topology(config),
+            **({} if "layers" in config or not _is_functional(model) else _UNKNOWN),
         },
         "settings": {
             "keras": keras.__version__,

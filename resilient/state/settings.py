@@ -11,6 +11,7 @@ import enum
 import functools
 import inspect
 import operator
+import os
 import types
 import warnings
 import weakref
@@ -45,6 +46,7 @@ _LEFT_OUT = frozenset(
 )
 _LIBRARIES = ("jax", "jaxlib", "tensorflow", "torch")
 _LARGEST = 1 << 20  # elements of an array that are compared
+_LONGEST = 1000  # items of a container
 _NAMES: "weakref.WeakKeyDictionary[type, tuple[str, ...]]" = weakref.WeakKeyDictionary()
 
 
@@ -105,8 +107,6 @@ class Settings:
             place = kind if number < 0 else f"{OF_LAYERS} {number} ({kind})"
             self._note_settings(place, layer, 0)
             self.facts[f"{place}.dtype_policy"] = layer.dtype_policy.name
-            if self._whole:
-                self._note_config(place, layer)
             # Also optimizers other than the one that the model is compiled with.
             for key, value in list(vars(layer).items()):
                 known = key.startswith("_") or (key == "loss" and layer is model)
@@ -114,6 +114,11 @@ class Settings:
                     own = layer is model and key == "optimizer"
                     self._watch(vars(layer), key)
                     self._note(key if own else f"{place}.{key}", value)
+            for index, each in enumerate(getattr(layer, "operations", ())):
+                if not isinstance(each, keras.layers.Layer):
+                    within = f"{place} " * (number >= 0)
+                    name = f"{within}operation {index} ({type(each).__name__})"
+                    self._note_settings(name, each, 0)
         for number, variable in enumerate(self.variables):
             for key in ("regularizer", "constraint"):
                 value = getattr(variable, key, None)
@@ -121,14 +126,18 @@ class Settings:
                     name = f"{OF_LAYERS}s' variable {number} ({variable.name}).{key}"
                     self._note(name, value)
 
-    def _note_config(self, place: str, layer: keras.layers.Layer) -> None:
-        """The plain values in the config of a layer of the user's own."""
-        if classes.is_foreign(type(layer)) or isinstance(layer, keras.Model):
+    def _note_own(self, name: str, thing: Any) -> None:
+        """The code of a class of the user's, and the plain values in the config."""
+        cls = type(thing)
+        if classes.is_foreign(cls):
             return
-        for key, value in raw_config(layer).items():
-            known = key in _LEFT_OUT or f"{place}.{key}" in self.facts
+        if any(code := [_code_of(base) for base in cls.__mro__]):
+            self.facts[f"{name}: code"] = _checked(cls.__name__, code)
+        config = {} if isinstance(thing, keras.Model) else raw_config(thing)
+        for key, value in config.items():
+            known = key in _LEFT_OUT or f"{name}.{key}" in self.facts
             if not known and _is_plain(value):
-                self._note(f"{place}.{key}", value)
+                self._note(f"{name}.{key}", value)
 
     def _watch(self, attributes: Mapping[str, Any], key: str) -> Any:
         value = attributes[key]
@@ -143,6 +152,8 @@ class Settings:
             if key in attributes:
                 value = self._watch(attributes, key)
                 self._note(f"{name}.{setting}", value, depth + 1)
+        if self._whole:
+            self._note_own(name, thing)
 
     def _note_argument(self, name: str, value: Any, depth: int = 0) -> None:
         """An argument of ``compile``, and the losses and metrics in it."""
@@ -159,6 +170,11 @@ class Settings:
     def _note(self, name: str, value: Any, depth: int = 0) -> None:
         """A setting, and the settings of what is in it."""
         if value is None:  # as if it were not there
+            return
+        if self._whole and _is_path(value):  # where a process keeps its files
+            return
+        if isinstance(value, (list, tuple, dict)) and len(value) > _LONGEST:
+            self.facts[name] = f"{type(value).__name__} of {len(value)}"
             return
         if not (self._whole and items_of(value)) or _is_plain(value):
             self.facts[name] = self._described(value)
@@ -197,8 +213,7 @@ class Settings:
         functions = (types.FunctionType, types.MethodType)
         if not isinstance(value, functions) or classes.is_foreign(value):
             return name
-        code = repr(contents_of_code(value.__code__))
-        return f"{name} {zlib.crc32(code.encode()):08x}"
+        return _checked(name, contents_of_code(value.__code__))
 
 
 def items_of(value: Any) -> dict[str, Any]:
@@ -256,6 +271,24 @@ def raw_config(thing: Any) -> JSON:
         return {}
 
 
+def _checked(name: str, contents: Any) -> str:
+    return f"{name} {zlib.crc32(repr(contents).encode()):08x}"
+
+
+def _code_of(cls: type) -> list[Any]:
+    """The code of the functions of a class, if it is the user's."""
+    if classes.is_foreign(cls) or classes.is_installed(cls):
+        return []
+    found = (
+        (name, getattr(item, "__func__", item)) for name, item in vars(cls).items()
+    )
+    return [
+        (name, contents_of_code(item.__code__))
+        for name, item in sorted(found, key=lambda pair: pair[0])
+        if isinstance(item, types.FunctionType)
+    ]
+
+
 def contents_of_code(code: types.CodeType) -> Any:
     """A function's code without line numbers, the same in each process."""
     return code.co_code, code.co_names, [_constant(each) for each in code.co_consts]
@@ -279,12 +312,14 @@ def _inside_function(value: Any) -> dict[str, Any]:
     if not isinstance(function, types.FunctionType) or classes.is_foreign(function):
         return {}
     found = items_of(function.__defaults__) | items_of(function.__kwdefaults__)
+    if isinstance(value, types.MethodType):
+        found[".__self__"] = value.__self__
     names = function.__code__.co_freevars
     for name, cell in zip(names, function.__closure__ or (), strict=True):
         with contextlib.suppress(ValueError):  # not set yet
             found[f" remembers {name}"] = cell.cell_contents
     for values, name in global_names(function):
-        if isinstance(values[name], (bool, int, float, str, tuple, types.FunctionType)):
+        if not isinstance(values[name], (types.ModuleType, type)):
             found[f" uses {name}"] = values[name]
     return found
 
@@ -294,6 +329,11 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str, np.generic))
+
+
+def _is_path(value: Any) -> bool:
+    text = isinstance(value, str) and ("/" in value or "\\" in value)
+    return text or isinstance(value, os.PathLike)
 
 
 def _array(value: Any) -> str:
