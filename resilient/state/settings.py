@@ -3,7 +3,7 @@
 They are read from attributes named like constructor arguments: those of layers,
 optimizers, losses and metrics, and of what these hold, such as an inner optimizer, a
 schedule or a regularizer. ``get_config`` would read variables, which have no values
-while JAX trains; only layers of the user's own are asked for it, before training.
+while JAX trains; only objects of the user's own are asked for it, before training.
 """
 
 import contextlib
@@ -177,7 +177,9 @@ class Settings:
             self.facts[name] = f"{type(value).__name__} of {len(value)}"
             return
         if not (self._whole and items_of(value)) or _is_plain(value):
-            self.facts[name] = self._described(value)
+            found = self._described(value)
+            long = isinstance(found, list) and len(repr(found)) > 10 * _LONGEST
+            self.facts[name] = _checked(type(value).__name__, found) if long else found
         elsewhere = isinstance(value, (keras.layers.Layer, keras.Variable))
         if elsewhere or depth > _DEPTH or id(value) in self._noted:
             return
@@ -185,6 +187,8 @@ class Settings:
             if each is not value:
                 self._note(inner, each, depth + 1)
         if self._whole and not _is_plain(value):
+            if isinstance(value, (types.FunctionType, list, dict)):  # once is enough
+                self._noted.add(id(value))
             inside = items_of(value) | _inside_function(value)
             for suffix, item in inside.items():
                 self._note(f"{name}{suffix}", item, depth + 1)
@@ -255,7 +259,8 @@ def optimizers(
     for key, value in list(vars(optimizer).items()):
         inner = f"{name}.{key.lstrip('_')}"
         for suffix, item in (items_of(value) or {"": value}).items():
-            if not key.startswith("_self_"):  # what TensorFlow tracks once more
+            # Not what TensorFlow tracks once more.
+            if item is not optimizer and not key.startswith("_self_"):
                 yield from optimizers(item, inner + suffix)
 
 
