@@ -65,9 +65,9 @@ class InexactWarnings:
         )
 
     def callbacks(self, attributes: Collection[str]) -> None:
-        """Attributes of callbacks that a checkpoint does not hold."""
+        """Attributes of callbacks, losses and others that a checkpoint does not hold."""
         self._say(
-            "these attributes of callbacks cannot be saved, so a resume resets them "
+            "these attributes of objects cannot be saved, so a resume resets them "
             "(give the callback state_dict() and load_state_dict() to keep them, or "
             "put your classes into keras.saving.get_custom_objects())",
             list(attributes),
