@@ -65,7 +65,7 @@ class InexactWarnings:
         )
 
     def callbacks(self, attributes: Collection[str]) -> None:
-        """Attributes of callbacks, losses and others that a checkpoint does not hold."""
+        """Attributes of callbacks, losses and others that no checkpoint holds."""
         self._say(
             "these attributes of objects cannot be saved, so a resume resets them "
             "(give the callback state_dict() and load_state_dict() to keep them, or "
