@@ -131,7 +131,7 @@ class Settings:
         cls = type(thing)
         if classes.is_foreign(cls):
             return
-        if any(code := [_code_of(base) for base in cls.__mro__]):
+        if code := [each for base in cls.__mro__ for each in _code_of(base)]:
             self.facts[f"{name}: code"] = _checked(cls.__name__, code)
         config = {} if isinstance(thing, keras.Model) else raw_config(thing)
         for key, value in config.items():
