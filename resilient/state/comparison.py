@@ -12,11 +12,10 @@ from resilient.errors import warn_not_exact
 from resilient.serialization import JSON
 from resilient.state.data_comparison import data_differences
 from resilient.state.difference import Difference, differences, edits, line
+from resilient.state.settings import is_referred
 from resilient.state.training_only import is_training_only
 
 _LAYER_SETTING = re.compile(r"(?:layer|operation) \d+ (?:.* )?\((\w+)\)\.(\w+).*")
-# What a function refers to may be anything, such as the time or a directory.
-_REFERRED = re.compile(r".* (?:uses|remembers) .*|.*\.__self__.*")
 _CODE = re.compile(r"^(\S+) [0-9a-f]{8}$")  # a function, and the checksum of its code
 _METRICS = ("metrics", "weighted_metrics")
 _POLICY = ".dtype_policy"
@@ -70,7 +69,7 @@ def metric_differences(saved: JSON, live: JSON) -> list[Difference]:
 
 
 def _is_of_metric(name: str) -> bool:
-    referred = _REFERRED.fullmatch(name) or name.endswith(": code")
+    referred = is_referred(name) or name.endswith(": code")
     return name.startswith(_METRICS) and not referred
 
 
@@ -106,7 +105,7 @@ def _of_function(saved: JSON, live: JSON) -> set[str]:
         layer = _LAYER_SETTING.fullmatch(name)
         # Another Keras version may name things that were always there.
         both = name in theirs and name in ours
-        if _REFERRED.fullmatch(name):
+        if is_referred(name):
             continue
         if layer and (both or theirs.get("keras") == ours.get("keras")):
             kind, setting = layer.groups()

@@ -29,7 +29,7 @@ from resilient.backends.determinism import in_effect
 from resilient.serialization import JSON
 from resilient.state import replicas
 from resilient.state.build import is_built
-from resilient.state.settings import Settings, optimizers, raw_config
+from resilient.state.settings import Settings, is_referred, optimizers, raw_config
 from resilient.state.topology import topology
 
 logger = logging.getLogger(__name__)
@@ -159,7 +159,11 @@ class RunFingerprint:
             **{name: arguments[name] for name in _SHARED},
             "validation_data": "given" if validated else "none",
             **self.rates,
-            **{k: v for k, v in either.items() if k.partition(" ")[0] not in mine},
+            **{
+                name: fact
+                for name, fact in either.items()
+                if name.partition(" ")[0] not in mine and not is_referred(name)
+            },
         }
 
 

@@ -12,6 +12,7 @@ import functools
 import inspect
 import operator
 import os
+import re
 import types
 import warnings
 import weakref
@@ -47,6 +48,7 @@ _LEFT_OUT = frozenset(
 _LIBRARIES = ("jax", "jaxlib", "tensorflow", "torch")
 _LARGEST = 1 << 20  # elements of an array that are compared
 _LONGEST = 1000  # items of a container
+_REFERRED = re.compile(r".* (?:uses|remembers) .*|.*\.__self__.*")
 _NAMES: "weakref.WeakKeyDictionary[type, tuple[str, ...]]" = weakref.WeakKeyDictionary()
 
 
@@ -227,6 +229,11 @@ def items_of(value: Any) -> dict[str, Any]:
     if isinstance(value, (list, tuple)):
         return {f"[{index}]": item for index, item in enumerate(value)}
     return {}
+
+
+def is_referred(name: str) -> bool:
+    """Whether it is what a function refers to: the time, a directory, a rank..."""
+    return _REFERRED.fullmatch(name) is not None
 
 
 def settings_of(cls: type) -> tuple[str, ...]:

@@ -80,8 +80,9 @@ def drawing():
 
 
 def rounding(share):
-    """A loss that is as far off as sums in another order are."""
-    return loss_times(lambda: 1 + share)
+    """A loss that is as far off as sums in another order are: nothing shows why."""
+    sys.share_of_a_test = share
+    return loss_times(lambda: 1 + sys.share_of_a_test)
 
 
 class Saved(keras.callbacks.Callback):
