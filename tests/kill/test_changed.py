@@ -17,7 +17,11 @@ from support.forking import environment
 from .changed import attempts, callbacks, settings
 from .changed.settings import LOGGED, REFUSED, WARNED
 
-pytestmark = [pytest.mark.spread, pytest.mark.xdist_group("changed scripts")]
+pytestmark = [
+    pytest.mark.spread,
+    pytest.mark.timeout(900),  # of the fixture, where others use the machine as well
+    pytest.mark.xdist_group("changed scripts"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +46,7 @@ def found(request, tmp_path_factory):
             )
         )
     try:
-        assert [each.wait(280) for each in processes] == [0, 0]
+        assert [each.wait(800) for each in processes] == [0, 0]
     finally:
         for each in processes:
             each.kill()
