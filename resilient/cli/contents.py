@@ -23,7 +23,7 @@ from resilient.errors import CorruptCheckpointError
 from resilient.saving.record import malformed
 from resilient.saving.run_json import FitRun, ImportRun, LoopRun, RunJson, decoded
 from resilient.serialization import JSON
-from resilient.serialization.decoding import outline
+from resilient.serialization.decoding import decode
 from resilient.serialization.schema import Count, from_json, parse, strict
 from resilient.storage.checkpoint import Checkpoint
 
@@ -82,7 +82,7 @@ def _facts(run: RunJson) -> JSON:
         for name, value in (identity if of_loop is None else of_loop).items()
         if name.startswith("data ")
     }
-    rates = outline(run.learning_rates, {}) if isinstance(run, FitRun) else {}
+    rates = decode(run.learning_rates, {}) if isinstance(run, FitRun) else {}
     rates = from_json(dict[str, float], rates)
     callbacks = run.callbacks if isinstance(run, FitRun) else []
     stateful = run.stateful if isinstance(run, FitRun) else {}

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resilient.backends import get_backend
 from resilient.convert.target import require_free, staged
 from resilient.errors import NotSupportedError, message
 from resilient.saving import choose, record
@@ -66,8 +65,7 @@ def export(
     ending = ending_of(target)
     require_free(target, overwrite=overwrite)
     with looked_at(checkpoint_dir) as store:
-        checkpoint = choose.of_step(store, step)
-        saved = _load(checkpoint)
+        checkpoint, saved = choose.intact(store, step, record.PartReader())
     with staged(target, ending, overwrite=overwrite) as path:
         if ending == ".safetensors":
             _write_tensors(path, checkpoint, saved)
@@ -94,11 +92,6 @@ def ending_of(target: Path) -> str:
             "itself: see the documentation of export.",
         )
     )
-
-
-def _load(checkpoint: Checkpoint) -> record.SavedState[RunJson]:
-    reader = record.PartReader(get_backend(record.saver_of(checkpoint)), to_look=True)
-    return choose.intact(checkpoint, reader)
 
 
 def _write_tensors(

@@ -107,7 +107,6 @@ def _commit(
         source=printable(os.fspath(source.path)),
         unknown=unknown,
         variables=[leaf.to_json() for leaf in leaves],
-        tensors=sorted(values),
     )
     snapshot = Snapshot(run, NOWHERE, backend.snapshot(values), progress)
     made_by = fingerprint.environment(backend)

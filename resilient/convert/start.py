@@ -241,13 +241,11 @@ def _of_run(
 def _read(where: Path, of: str) -> "list[Weight]":
     import numpy as np
 
-    from resilient.backends import get_backend
     from resilient.convert.overlap import Weight
     from resilient.state.weights import group
 
     checkpoint = Checkpoint.read(where)
-    backend = get_backend(record.saver_of(checkpoint))
-    saved = checkpoint.load(record.PartReader(backend, to_look=True))
+    saved = checkpoint.load(record.PartReader())
     tensors, found = saved.tensors, []
     named = isinstance(saved.run, LoopRun) and of in saved.run.models
     for name, path in ((each["name"], each["path"]) for each in saved.run.variables):

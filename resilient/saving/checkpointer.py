@@ -41,7 +41,6 @@ class Checkpointer:
         policy: When to save.
         on_error: ``"raise"`` the ``CheckpointWriteError`` of a failed save, at the next
             batch or at the end of fit, or ``"warn"`` and train on.
-        say: Prints a line about the chosen interval.
         waiting: Entered while waiting for a write.
     """
 
@@ -51,11 +50,10 @@ class Checkpointer:
         *,
         policy: SavePolicy,
         on_error: OnSaveError,
-        say: Callable[[str], None],
         waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._committer, self._policy, self._on_error = committer, policy, on_error
-        self._say, self._waiting = say, waiting
+        self._waiting = waiting
         self._keep, self._events = committer.keep, committer.events
         self._now = committer.now
         self._writer = BackgroundWriter(committer.process)
@@ -205,9 +203,10 @@ class Checkpointer:
         self._events.emit(
             "interval", seconds=seconds, cost=cost.training, expected_loss=loss
         )
-        self._say(
-            f"Saving about every {seconds:,.1f} s: a save costs {cost.training:.3f} "
-            f"s of training, and a kill loses about {loss:,.1f} s."
+        logger.debug(
+            "Saving about every %.1f s: a save costs %.3f s of training, and a kill "
+            "loses about %.1f s.",
+            *(seconds, cost.training, loss),
         )
 
     def _space_out(self, progress: Progress) -> None:

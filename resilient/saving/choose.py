@@ -6,12 +6,9 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from resilient.distributed.group import Group
-from resilient.errors import (
-    CheckpointNotFoundError,
-    CorruptCheckpointError,
-    printable,
-)
+from resilient.errors import CheckpointNotFoundError, printable
 from resilient.policies.keep import Best
+from resilient.storage import refusals
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.layout import EVENTS
 from resilient.storage.manifest import ManifestError
@@ -19,8 +16,6 @@ from resilient.storage.store import Store
 from resilient.telemetry.events import Events, read_events
 
 logger = logging.getLogger(__name__)
-
-_LONGEST = 2000  # characters of what is damaged
 
 Resume = Literal["auto", "best", "never", "must"] | int
 # The same, with the metric for "best" resolved.
@@ -188,23 +183,20 @@ def of_step(store: Store, step: int | None) -> Checkpoint:
     return store.read(steps[-1] if step is None else step)
 
 
-def intact(checkpoint: Checkpoint, read: Callable[[Checkpoint], T]) -> T:
-    """Read a checkpoint only to inspect it: nothing is changed.
+def intact(
+    store: Store, step: int | None, read: Callable[[Checkpoint], T]
+) -> tuple[Checkpoint, T]:
+    """The checkpoint of a step, or the newest one, verified; nothing is changed.
 
     Raises:
-        CheckpointNotFoundError: It was just pruned.
+        CheckpointNotFoundError: There is none.
         CorruptCheckpointError: It is damaged.
     """
+    checkpoint = of_step(store, step)
     try:
-        return checkpoint.load(read)
+        return checkpoint, checkpoint.load(read)
     except DamageError as error:
-        if not checkpoint.path.exists():
-            raise not_found(checkpoint.path) from None
-        raise CorruptCheckpointError(
-            f"The checkpoint of step {checkpoint.step} is damaged.",
-            received=f"{checkpoint.path}: {printable(str(error)[:_LONGEST])}",
-            hint="Choose another step: `resilient verify` shows which are intact.",
-        ) from None
+        raise refusals.damaged(checkpoint.path, str(error)) from None
 
 
 def discard(store: Store, resume: ResumeFrom, events: Events) -> None:

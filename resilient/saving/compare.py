@@ -8,7 +8,7 @@ checkpoints hold: a user's object stays its name and its contents.
 
 import re
 from collections import ChainMap, Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,8 +20,7 @@ from resilient.saving import choose, leaves
 from resilient.saving.record import malformed, processes, read_part, saver_of
 from resilient.saving.run_json import RunJson, encoded
 from resilient.serialization import JSON
-from resilient.serialization.decoding import decode, outline
-from resilient.state.other_dtypes import place
+from resilient.serialization.decoding import decode
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store
 
@@ -29,9 +28,14 @@ PIECE = 1 << 20  # elements compared at a time, so memory stays small
 
 _NOT_STATE = (leaves.CLOCKS, "settings", "environment")
 _SETTINGS = ("kind", "replicas", "learning_rates", "setup", "setups", "data", "models")
-_ABSENT = object()  # in place of a value that only the other side has
 _LONGEST = 200  # characters in a value
 _NUMBER = re.compile(r"_\d+")
+_PLACE = re.compile(r"\.\d+(?:\.|\Z)")  # the number of a variable in its group
+
+_ABSENT: Any = object()  # in place of a value that only the other side has
+
+# By section and by a place that its counterpart has as well: a name, and the value.
+_Leaves = dict[tuple[str, str], tuple[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -83,43 +87,16 @@ class Comparison:
         return not any(each.counts for each in self.differences)
 
 
-class _Leaf(NamedTuple):
-    """A variable, or another value and the arrays that it refers to.
+class _Contents(NamedTuple):
+    """What a checkpoint holds: itself in words, how many tensors, and its leaves.
 
-    Attributes:
-        section: As of ``Difference``.
-        name: Likewise.
-        value: A tensor, perhaps still on the disk; or any encoded value.
-        arrays: By name.
-        place: A variable's group and its number in it.
+    Keras numbers its automatic names differently in each process, so the keys of
+    variables have their numbers in the order of the variables instead.
     """
 
-    section: str
-    name: str
-    value: Any
-    arrays: Mapping[str, Any] = {}
-    place: str = ""
-
-
-class _Contents(NamedTuple):
-    """What a checkpoint holds: itself in words, its variables, and other values."""
-
     about: JSON
-    variables: list[_Leaf]
-    values: list[_Leaf]
-
-    def leaves(self, *, by_place: bool) -> dict[tuple[Any, ...], _Leaf]:
-        """All of it, where counterparts in another checkpoint have the same key.
-
-        Keras numbers its automatic names differently in each process, so variables are
-        matched by their places, or, if the models differ, by names without numbers.
-        """
-        found, counts = dict[tuple[Any, ...], _Leaf](), Counter[tuple[str, str]]()
-        for each in self.variables:
-            name = each.place if by_place else _NUMBER.sub("", each.name)
-            counts[each.section, name] += 1
-            found[each.section, name, counts[each.section, name]] = each
-        return found | {(each.section, each.name): each for each in self.values}
+    tensors: int
+    leaves: _Leaves
 
 
 def compare(
@@ -142,52 +119,43 @@ def compare(
         UntrustedCheckpointError: A key is set, and one of them is not signed with it.
     """
     a, b = _opened(store_a, step_a), _opened(store_b, step_b)
-    alike = [each.place for each in a.variables] == [each.place for each in b.variables]
-    with malformed(f"{a.about['path']} or {b.about['path']}"):
-        ours, theirs = a.leaves(by_place=alike), b.leaves(by_place=alike)
-        found = (
-            difference
-            for key in ours | theirs
-            for difference in _differences(ours.get(key), theirs.get(key))
-        )
-        count = max(len(a.variables), len(b.variables))
-        return Comparison(a.about, b.about, count, tuple(found))
+    found, count = _differences(a.leaves, b.leaves), max(a.tensors, b.tensors)
+    return Comparison(a.about, b.about, count, tuple(found))
 
 
 def _opened(store: Store, step: int | None) -> _Contents:
     """The checkpoint of a step, or the newest one, verified; nothing is changed."""
-    checkpoint = choose.of_step(store, step)
-    return choose.intact(checkpoint, lambda found: _read(found, str(store)))
+    return choose.intact(store, step, lambda found: _read(found, str(store)))[1]
 
 
 def _read(checkpoint: Checkpoint, directory: str) -> _Contents:
-    backend, count = saver_of(checkpoint), processes(checkpoint)
-    found = [
-        read_part(Part(number, count), checkpoint, backend, lazy=True)
-        for number in range(count)
-    ]
+    count = processes(checkpoint)
+    found = [read_part(Part(k, count), checkpoint, lazy=True) for k in range(count)]
     about = {
         "path": f"{directory}/{checkpoint.path.name}",
         **checkpoint.progress._asdict(),
         "finished": checkpoint.finished,
-        "backend": backend,
+        "backend": saver_of(checkpoint),
     }
-    run = found[0].run
-    tensors = ChainMap(*(dict(each.tensors) for each in found))
-    variables = []
-    for name, path, tensor in leaves.variables_of(run.variables, tensors):
-        where = place(name)
-        group = where.rpartition(".")[0] or "variables"
-        variables.append(_Leaf(group, path, tensor, place=where))
-    values = [
-        _Leaf(section, f"process {number} {name}" if number else name, value, x.tensors)
-        for number, x in enumerate(found)
-        for (section, name), value in leaves.values_of(x).items()
-    ]
-    return _Contents(about, variables, [*_about_run(run, checkpoint, count), *values])
+    run, every, numbers = found[0].run, _Leaves(), Counter[tuple[str, str]]()
+    tensors: Mapping[str, Any] = ChainMap(*(dict(each.tensors) for each in found))
+    sources = [("", _about_run(run, checkpoint, count), tensors)]
+    with malformed(about["path"]):
+        for name, path, tensor in leaves.variables_of(run.variables, tensors):
+            key = _PLACE.split(name)[0], _NUMBER.sub("", path)
+            numbers[key] += 1
+            every[key[0], f"{key[1]} {numbers[key]}"] = path, tensor
+        for k, each in enumerate(found):
+            process = f"process {k} " if k else ""
+            sources.append((process, leaves.values_of(each), each.tensors))
+        for process, values, arrays in sources:
+            for (section, name), value in values.items():
+                for path, part in leaves.parts_of(process + name, value, arrays):
+                    every[section, path] = path, part
+    return _Contents(about, numbers.total(), every)
 
 
-def _about_run(run: RunJson, checkpoint: Checkpoint, count: int) -> Iterator[_Leaf]:
+def _about_run(run: RunJson, checkpoint: Checkpoint, count: int) -> leaves.Values:
     """Where the run is, what it is, and what it ran on."""
     data, versions = encoded(run), dict(checkpoint.environment)
     settings = {name: data[name] for name in _SETTINGS if name in data}
@@ -196,63 +164,32 @@ def _about_run(run: RunJson, checkpoint: Checkpoint, count: int) -> Iterator[_Le
         settings |= {name: x for name, x in part.items() if name not in versions}
     progress = {"processes": count, **checkpoint.progress._asdict()}
     sections = {"progress": progress, "settings": settings, "environment": versions}
-    for section, values in sections.items():
-        for name, value in values.items():
-            yield _Leaf(section, name, value)
+    return {
+        (at, name): x for at, values in sections.items() for name, x in values.items()
+    }
 
 
-def _differences(a: _Leaf | None, b: _Leaf | None) -> Iterator[Difference]:
-    leaf = a or b
-    assert leaf is not None
-    ours, theirs = (leaf._replace(value=_ABSENT) if x is None else x for x in (a, b))
-    arrays = ours.arrays, theirs.arrays
-    for name, one, other in _places(leaf.name, ours.value, theirs.value, arrays):
+def _differences(a: _Leaves, b: _Leaves) -> Iterator[Difference]:
+    """Where two checkpoints differ; of what only one has, not each part."""
+    gone, parts = "", ("", "")
+    for section, place in a | b:
+        if section == gone and place.startswith(parts):
+            continue
+        ours, theirs = a.get((section, place)), b.get((section, place))
+        if ours is None or theirs is None:
+            gone, parts = section, (f"{place}.", f"{place}[")
+        name, _ = ours or theirs or ("", None)
+        one, other = (_ABSENT if x is None else x[1] for x in (ours, theirs))
         count = size = largest = None
-        tensors = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
-        if tensors and (one.shape, one.dtype) == (other.shape, other.dtype):
-            (count, largest), size = differing(one, other), one.size
+        if hasattr(one, "dtype") and hasattr(other, "dtype"):
+            if (one.shape, one.dtype) == (other.shape, other.dtype):
+                one, other = np.asarray(one), np.asarray(other)
+                (count, largest), size = differing(one, other), one.size
+        elif repr(one) == repr(other):  # 1 is not 1.0, nor 0.0 -0.0
+            continue
         if count != 0:
-            sides, counts = (_shown(one), _shown(other)), leaf.section not in _NOT_STATE
-            yield Difference(leaf.section, name, *sides, count, size, largest, counts)
-
-
-def _places(
-    name: str, a: Any, b: Any, arrays: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[str, Any, Any]]:
-    """Every place where two values differ or both have an array, in order."""
-    kind, one = _parts(a, arrays[0])
-    other_kind, other = _parts(b, arrays[1])
-    if kind == other_kind and isinstance(one, np.ndarray):
-        yield name, one, other
-    elif kind == other_kind and isinstance(one, dict) and isinstance(other, dict):
-        if kind == "dict" and [*one] != [*other] and one.keys() == other.keys():
-            yield f"{name} (order of keys)", [*one], [*other]
-        for key in one | other:
-            dot = "." if name and key and not key.startswith("[") else ""
-            pair = one.get(key, _ABSENT), other.get(key, _ABSENT)
-            yield from _places(f"{name}{dot}{key}", *pair, arrays)
-    elif repr(a) != repr(b):  # 1 is not 1.0, nor 0.0 -0.0
-        yield name, a, b
-
-
-def _parts(value: Any, arrays: Mapping[str, Any]) -> tuple[str, Any]:
-    """The kind of a value, and its array or its parts by name, if it has any."""
-    if hasattr(value, "dtype"):
-        return "array", np.asarray(value)
-    if isinstance(value, list):
-        return "items", {f"[{index}]": item for index, item in enumerate(value)}
-    if not isinstance(value, dict):
-        return "plain", None
-    if value.keys() != {"!", "v"}:
-        return "object", value
-    tag, content = value["!"], value["v"]
-    if tag == "array":
-        return tag, decode(value, arrays)
-    if tag != "dict":
-        return tag, _parts(content, arrays)[1]
-    names = (key if isinstance(key, str) else f"[{_shown(key)}]" for key, _ in content)
-    items = dict(zip(names, (item for _, item in content), strict=True))
-    return tag, items if len(items) == len(content) else None
+            sides, counts = (_shown(one), _shown(other)), section not in _NOT_STATE
+            yield Difference(section, name, *sides, count, size, largest, counts)
 
 
 def _shown(value: Any) -> str | None:
@@ -261,10 +198,10 @@ def _shown(value: Any) -> str | None:
         return None
     if hasattr(value, "dtype"):
         return f"({', '.join(map(str, value.shape))}) {value.dtype}"
-    if isinstance(value, dict) and value.keys() == {"!", "v"}:
+    if isinstance(value, dict):
         # Of an integer that is too long for JSON, the digits are hexadecimal.
         plain = value["!"] in ("float", "str")
-        value = outline(value, {}) if plain else value["v"]
+        value = decode(value, {}) if plain else value["v"]
     text = str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 

@@ -5,7 +5,6 @@ the ``leaves``: variables, and other values but clocks. The position of the data
 too, but does not count: the same place can be described in two ways.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -115,17 +114,9 @@ def _of_tensor(tensor: np.ndarray | Shards) -> bytes:
 
 
 def _of_value(value: Encoded, arrays: Mapping[str, Any]) -> bytes:
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    found = xxhash.xxh3_64(text.encode(errors="surrogatepass"))
-    for name in _referred(value):
-        found.update(_of_tensor(arrays[name]))
+    found = xxhash.xxh3_64()
+    for path, part in leaves.parts_of("", value, arrays):
+        found.update(f"{path}\0".encode(errors="surrogatepass"))
+        is_array = isinstance(part, np.ndarray)
+        found.update(_of_tensor(part) if is_array else repr(part).encode())
     return found.digest()
-
-
-def _referred(value: Any) -> Iterator[str]:
-    """The names of the arrays that an encoded value refers to."""
-    if isinstance(value, dict) and value.keys() >= {"array", "dtype", "shape"}:
-        yield value["array"]
-    elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _referred(each)

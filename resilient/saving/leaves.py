@@ -13,6 +13,7 @@ from typing import Any
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import RunJson
 from resilient.serialization import JSON, Encoded, Entries
+from resilient.serialization.decoding import decode
 
 CLOCKS = "clocks"  # the only section of ``values_of`` that is not state
 
@@ -72,6 +73,40 @@ def values_of(process: SavedState[RunJson]) -> Values:
         for section, inside in sections.items()
         for name, value in inside.items()
     }
+
+
+def parts_of(
+    name: str, value: Encoded, arrays: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """What an encoded value consists of, by path: arrays, and other values.
+
+    Of a list or dictionary, its kind and the names of its parts come first.
+
+    Args:
+        name: The path of the value.
+        value: The value.
+        arrays: What it may refer to.
+    """
+    tag, content = type(value).__name__, value
+    if tagged := isinstance(value, dict) and value.keys() == {"!", "v"}:
+        tag, content = value["!"], value["v"]
+    if tag == "array":
+        yield name, decode(value, arrays)
+        return
+    if tagged and isinstance(content, dict):
+        yield from parts_of(name, content, arrays)
+        return
+    if tagged and tag == "dict":
+        content = {x if isinstance(x, str) else f"[{x}]": item for x, item in content}
+    elif isinstance(content, list):
+        content = {f"[{index}]": item for index, item in enumerate(content)}
+    if not isinstance(content, dict):
+        yield name, value
+        return
+    yield name, f"{tag} of {', '.join(content)}"
+    for key, item in content.items():
+        dot = "." if name and key and not key.startswith("[") else ""
+        yield from parts_of(f"{name}{dot}{key}", item, arrays)
 
 
 def _drawn(found: JSON) -> JSON:

@@ -21,9 +21,8 @@ from resilient.errors import (
 )
 from resilient.saving.snapshot import Snapshot
 from resilient.serialization import Encoded
-from resilient.serialization.schema import SchemaError, from_json
+from resilient.serialization.schema import from_json
 from resilient.storage import commit, layout
-from resilient.storage.files import is_inside
 from resilient.storage.manifest import FileRecord
 
 
@@ -42,25 +41,6 @@ class Report:
     of_disk: bool = True
     files: dict[str, FileRecord] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, index: int, said: Encoded) -> "Report":
-        """The report of another process, validated."""
-        try:
-            report = from_json(cls, said)
-        except SchemaError as error:
-            raise _not_ours(index, "did not report what it wrote", error) from None
-        if outside := [path for path in report.files if not is_inside(path)]:
-            raise _not_ours(index, "reported files outside its part", outside[0])
-        return report
-
-
-def _not_ours(index: int, what: str, received: object) -> CheckpointWriteError:
-    return CheckpointWriteError(
-        f"Process {index} {what}.",
-        received=received,
-        hint="Run the same version of keras-resilient in all processes.",
-    )
 
 
 class Parts:
@@ -85,7 +65,7 @@ class Parts:
         """
         mine = self._snapshot.tensors.digests(self._snapshot.part)
         parts = [Report(digests=mine)]
-        parts += [Report.of(k, x) for k, x in enumerate(self._gathered()[1:], 1)]
+        parts += [from_json(Report, said) for said in self._gathered()[1:]]
         for part in parts:
             if part.error is not None:
                 raise CheckpointWriteError(part.error)
@@ -150,7 +130,7 @@ def contribute(group: Group, directory: Path, snapshot: Snapshot) -> None:
     shutil.rmtree(path, ignore_errors=True)
     if mine is not None:
         raise mine
-    failure = Report.of(0, said)
+    failure = from_json(Report, said)
     raise (CheckpointWriteError if failure.of_disk else ResilientError)(
         str(failure.error)
     )

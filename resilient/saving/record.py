@@ -5,7 +5,6 @@ files that the manifest lists are opened.
 """
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
@@ -23,13 +22,12 @@ from resilient.errors import (
     ResilientError,
 )
 from resilient.saving import reshard
-from resilient.saving.run_json import ImportRun, RunJson, decoded, require_restorable
+from resilient.saving.run_json import ImportRun, RunJson, decoded
 from resilient.saving.snapshot import UNCHANGED, VARIABLES, paths
 from resilient.serialization import Encoded
-from resilient.serialization.classes import NotKnownError
-from resilient.serialization.decoding import check, decode, outline
+from resilient.serialization.decoding import decode
 from resilient.serialization.position import Positions
-from resilient.serialization.schema import MalformedError, from_json, parse
+from resilient.serialization.schema import from_json, parse
 from resilient.storage.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=RunJson)
 R_co = TypeVar("R_co", bound=RunJson, covariant=True)
-
-_REPLICA = re.compile(r"\.replica_\d+\Z")
 
 
 @dataclass(frozen=True)
@@ -109,17 +105,16 @@ class PartReader:
     """Reads a process's part of checkpoints in the format of a backend.
 
     Attributes:
-        backend: The backend that saved.
+        backend: The backend that trains. None only inspects, whichever saved: processes
+            may differ in position and other state of their own, and that of process 0
+            is used.
         part: Which part; if the number of processes or replicas has changed, what these
             resume with.
-        to_look: Only inspect: processes may differ in position and other state of their
-            own, and that of process 0 is used.
         elsewhere: Also read those that another backend saved.
     """
 
-    backend: Backend
+    backend: Backend | None = None
     part: Part = ALONE
-    to_look: bool = False
     elsewhere: bool = False
 
     def __call__(self, checkpoint: Checkpoint) -> SavedState[RunJson]:
@@ -132,17 +127,12 @@ class PartReader:
             DataNotResumableError: For a different number of processes, the data has no
                 position.
         """
-        part = self.part
-        saver = self._other_saver(checkpoint)
-        count = processes(checkpoint)
-        if saver is not None:
-            _require_alone(checkpoint, saver, count, part)
-            found = self._read(ALONE, checkpoint, saver)
-            _require_alone(checkpoint, saver, found.run.replicas, part)
-            arrays = {name: np.asarray(each) for name, each in found.tensors.items()}
-            return replace(found, tensors=arrays)
+        part, count = self.part, processes(checkpoint)
+        if self.backend is not None and saver_of(checkpoint) != self.backend.name:
+            return self._of_another_backend(checkpoint, self.backend.name)
         mine = part if count == part.count else Part(0, count)
-        found = self._read(mine, checkpoint)
+        # In several processes, each takes what it needs of large variables.
+        found = read_part(mine, checkpoint, lazy=part.count > 1)
         if is_of(found, ImportRun) and part.count > 1:
             raise NotSupportedError(
                 "An imported checkpoint can only be resumed by a single process.",
@@ -152,9 +142,12 @@ class PartReader:
         saved = found.run.replicas
         if count == part.count and saved == part.replicas:
             return found
-        numbers = [k for k in range(count) if k != mine.index]
-        others = [self._read(Part(k, count), checkpoint) for k in numbers]
-        if count != part.count and not self.to_look:
+        others = [
+            read_part(Part(k, count), checkpoint, lazy=part.count > 1)
+            for k in range(count)
+            if k != mine.index
+        ]
+        if count != part.count and self.backend is not None:
             found = reshard.reshard_processes([found, *others])
         tensors = reshard.ReplicaRemap(
             {n: t for each in (*others, found) for n, t in each.tensors.items()},
@@ -163,62 +156,38 @@ class PartReader:
         )
         return replace(found, tensors=tensors)
 
-    def _read(
-        self, part: Part, checkpoint: Checkpoint, saver: str | None = None
+    def _of_another_backend(
+        self, checkpoint: Checkpoint, ours: str
     ) -> SavedState[RunJson]:
-        """One process's part, which can be restored."""
-        # In several processes, each takes what it needs of large variables.
-        lazy, saved_by = self.part.count > 1, saver or self.backend.name
-        found = read_part(part, checkpoint, saved_by, lazy=lazy)
-        arrays = {n: np.asarray(found.tensors[n]) for n in found.run.arrays}
-        with malformed(str(checkpoint.path / paths(part)[0])):
-            require_restorable(found.run, self.backend, arrays)
-        return replace(found, tensors={**found.tensors, **arrays}, saver=saver)
-
-    def _other_saver(self, checkpoint: Checkpoint) -> str | None:
-        """The backend that saved a checkpoint, if it is another one, and may be."""
-        backend, found = self.backend, checkpoint.environment.keys() & set(BACKENDS)
-        if not found or backend.name in found:
-            return None
-        name = min(found)
-        if self.elsewhere:
-            return name
-        raise CheckpointMismatchError(
-            f"This run was trained on {name}, but this process uses {backend.name}.",
-            received=str(checkpoint.path),
-            hint=f"Set KERAS_BACKEND={name} to continue it exactly. Or pass "
-            f'allow={{"backend"}} to continue it on {backend.name}, no longer exactly. '
-            "Or take its weights there: run `resilient export DIR --to m.keras --model "
-            "MODULE:FUNCTION`, and train that model in another checkpoint_dir.",
-        )
-
-
-def _require_alone(checkpoint: Checkpoint, saver: str, saved: int, part: Part) -> None:
-    """Raise if several processes or replicas saved, or would continue."""
-    live = max(part.count, part.replicas)
-    if max(saved, live) > 1:
-        raise NotSupportedError(
-            "Only a run of one process and one replica can continue on another "
-            "backend.",
-            received=f"{checkpoint.path}: {saved} on {saver}, {live} now",
-            hint=f"Set KERAS_BACKEND={saver} to continue it. Or continue it there in "
-            "one process until the next checkpoint, and then here.",
-        )
+        """A checkpoint of one process, if it may be read here."""
+        saver, part = saver_of(checkpoint), self.part
+        if not self.elsewhere:
+            raise CheckpointMismatchError(
+                f"This run was trained on {saver}, but this process uses {ours}.",
+                received=str(checkpoint.path),
+                hint=f"Set KERAS_BACKEND={saver} to continue it exactly. Or pass "
+                f'allow={{"backend"}} to continue it on {ours}, no longer exactly. Or '
+                "take its weights there: run `resilient export DIR --to m.keras "
+                "--model MODULE:FUNCTION`, and train that model in another "
+                "checkpoint_dir.",
+            )
+        count = processes(checkpoint)
+        found = read_part(Part(0, count), checkpoint)
+        saved, live = max(count, found.run.replicas), max(part.count, part.replicas)
+        if max(saved, live) > 1:
+            raise NotSupportedError(
+                "Only a run of one process and one replica can continue on another "
+                "backend.",
+                received=f"{checkpoint.path}: {saved} on {saver}, {live} now",
+                hint=f"Set KERAS_BACKEND={saver} to continue it. Or continue it there "
+                "in one process until the next checkpoint, and then here.",
+            )
+        return replace(found, saver=saver)
 
 
 def processes(checkpoint: Checkpoint) -> int:
     """How many processes saved."""
-    found = {name for name in checkpoint.files if name.startswith("data/process-")}
-    expected = {paths(Part(k, len(found)))[1] for k in range(len(found))}
-    if not found or found != expected:
-        raise CorruptCheckpointError(
-            f"{checkpoint.path} does not have exactly the data of the processes that "
-            "saved it.",
-            received=f"missing: {_some(expected - found) or 'all'}, "
-            f"unexpected: {_some(found - expected) or 'none'}",
-            hint=ANOTHER_STEP,
-        )
-    return len(found)
+    return sum(name.startswith("data/process-") for name in checkpoint.files)
 
 
 def saver_of(checkpoint: Checkpoint) -> str:
@@ -238,74 +207,31 @@ def saver_of(checkpoint: Checkpoint) -> str:
 
 
 def read_part(
-    part: Part, checkpoint: Checkpoint, saver: str, *, lazy: bool = False
+    part: Part, checkpoint: Checkpoint, *, lazy: bool = False
 ) -> SavedState[RunJson]:
     """Read what a process saved: its run, its position in the data, and its tensors.
 
     Args:
         part: The process's part.
         checkpoint: The checkpoint.
-        saver: The backend that saved it.
-        lazy: Whether large tensors may stay on the disk: ``numpy.asarray`` reads one.
+        lazy: Whether large variables may stay on the disk: ``numpy.asarray`` reads one.
 
     Raises:
         BackendNotAvailableError: A library that reads its format is missing.
-        CorruptCheckpointError: A file is missing, violates its schema, or does not
-            match the others.
+        CorruptCheckpointError: A file is missing or violates its schema.
     """
     of_run, of_data = paths(part)
-    with malformed(str(checkpoint.path / of_run)):
+    saver, variables = saver_of(checkpoint), checkpoint.path / VARIABLES
+    with malformed(str(checkpoint.path)):
         run = decoded(parse(checkpoint.content(of_run)))
-    with malformed(str(checkpoint.path / of_data)):
         position = parse(checkpoint.content(of_data))
-    tensors = _tensors(part, checkpoint, saver, lazy=lazy)
-    _require_complete(run, set(tensors), checkpoint)
-    arrays = {name: tensors[name] for name in run.arrays}
-    with malformed(str(checkpoint.path / of_run)):
-        check(vars(run), arrays)
-    with malformed(str(checkpoint.path / of_data)):
-        from_json(Positions, outline(position, arrays))
-    return SavedState(run, position, tensors)
-
-
-def _tensors(
-    part: Part, checkpoint: Checkpoint, saver: str, *, lazy: bool
-) -> dict[str, Any]:
-    """The tensors that changed, and those that did not."""
-    variables = checkpoint.path / VARIABLES
-    found = backends.read(saver, str(variables), part, lazy=lazy)
-    inside = f"{VARIABLES}/{UNCHANGED}/"
-    if not any(name.startswith(inside) for name in checkpoint.files):
-        return found
-    others = backends.read(saver, str(variables / UNCHANGED), part, lazy=lazy)
-    if twice := found.keys() & others.keys():
-        raise CorruptCheckpointError(
-            f"{checkpoint.path} holds tensors twice.",
-            received=_some(twice),
-            hint=ANOTHER_STEP,
-        )
-    return found | others
-
-
-def _require_complete(run: RunJson, there: set[str], checkpoint: Checkpoint) -> None:
-    """Raise if ``run.json`` names missing tensors."""
-    expected = {*run.tensors, *run.arrays}
-    of_replicas = {_REPLICA.sub("", name) for name in there}
-    missing = expected - there
-    missing |= {v["name"] for v in run.variables} - there - of_replicas
-    if missing:
-        raise CorruptCheckpointError(
-            f"{checkpoint.path} does not hold the tensors that it lists.",
-            received=f"missing: {_some(missing)}, "
-            f"unexpected: {_some(there - expected) or 'none'}",
-            hint=ANOTHER_STEP,
-        )
-
-
-def _some(names: set[str]) -> str:
-    """A few names for a message."""
-    shown = [name[:200] for name in sorted(names)[:10]]
-    return ", ".join(shown) + (", ..." if len(names) > len(shown) else "")
+        found = backends.read(saver, str(variables), part, lazy=lazy)
+        unchanged = f"{VARIABLES}/{UNCHANGED}/"
+        if any(name.startswith(unchanged) for name in checkpoint.files):
+            others = str(variables / UNCHANGED)
+            found |= backends.read(saver, others, part, lazy=lazy)
+        found |= {name: np.asarray(found[name]) for name in run.arrays}
+    return SavedState(run, position, found)
 
 
 @contextlib.contextmanager
@@ -313,18 +239,12 @@ def malformed(what: str) -> Iterator[None]:
     """Turn any exception from decoding into an error that says what is malformed."""
     try:
         yield
-    except (MalformedError, NotKnownError) as error:
-        raise _not_ours(what, error.received) from error
     except (ResilientError, MemoryError, OSError):
         raise
     except Exception as error:  # of any class, depending on the bytes
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        raise _not_ours(what, f"{kind}{error}") from error
-
-
-def _not_ours(what: str, why: str | None) -> CorruptCheckpointError:
-    return CorruptCheckpointError(
-        f"{what} does not match the checkpoint format of this version.",
-        received=None if why is None else why[:1000],
-        hint=ANOTHER_STEP,
-    )
+        raise CorruptCheckpointError(
+            f"{what} does not match the checkpoint format of this version.",
+            received=f"{kind}{error}"[:1000],
+            hint=ANOTHER_STEP,
+        ) from error

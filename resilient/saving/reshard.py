@@ -28,9 +28,9 @@ from resilient.errors import (
 )
 from resilient.saving.run_json import RunJson
 from resilient.serialization import Encoded
-from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions, TrainingPosition
-from resilient.serialization.schema import MalformedError, to_json
+from resilient.serialization.schema import to_json
 
 if TYPE_CHECKING:
     from resilient.saving.record import SavedState
@@ -70,15 +70,8 @@ class ReplicaRemap(Mapping[str, Any]):
         """The replicas' values; a single one if they shared it."""
         if base in self._tensors:
             return [self._tensors[base]]
-        found = [self._tensors[f"{base}.replica_0"]]
-        try:
-            for number in range(1, self._saved):
-                found.append(self._tensors[f"{base}.replica_{number}"])
-        except KeyError as error:
-            raise MalformedError(f"{error} is missing") from None
-        if len({(np.shape(each), str(each.dtype)) for each in found}) != 1:
-            raise MalformedError(f"{base} is not the same in all replicas")
-        return found
+        names = (f"{base}.replica_{number}" for number in range(self._saved))
+        return [self._tensors[name] for name in names]
 
 
 def _given(name: str, before: list[np.ndarray], replica: int) -> np.ndarray:
@@ -146,11 +139,10 @@ def require_same_batches(position: TrainingPosition, *, drawn_by_all: bool) -> N
         DataNotResumableError: They drew differently, or their number has changed.
     """
     before = position.drawn_by_all
-    if position.elsewhere:
-        if not (before and drawn_by_all):
-            when = "when the checkpoint was saved" if not before else "now"
-            raise _own_data(f"data in parts {when}")
-    elif before != drawn_by_all:
+    if position.elsewhere and not (before and drawn_by_all):
+        when = "when the checkpoint was saved" if not before else "now"
+        raise _own_data(f"data in parts {when}")
+    if before != drawn_by_all:
         rows, own = "rows of batches that all processes draw", "batches of its own"
         then, now = (rows, own) if before else (own, rows)
         raise DataNotResumableError(
@@ -185,7 +177,4 @@ def _common(positions: Positions) -> tuple[Encoded, dict[str, np.ndarray]]:
         and replace(validation, data=validation.data.shared()),
     )
     arrays: dict[str, np.ndarray] = {}
-    try:
-        return encode(to_json(common), arrays, "elastic"), arrays
-    except NotEncodable as error:  # nested more deeply than anything we write
-        raise MalformedError(error) from None
+    return encode(to_json(common), arrays, "elastic"), arrays

@@ -3,38 +3,13 @@
 It holds everything in a checkpoint that is neither a tensor nor a position in the data.
 """
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
-import numpy as np
-from msgspec import Meta, Struct
-
-from resilient.backends.base import Backend
 from resilient.errors import warn_not_exact
-from resilient.serialization import JSON, CallbackState, Encoded, Entries
-from resilient.serialization.decoding import outline
-from resilient.serialization.schema import (
-    Count,
-    SavedLosses,
-    SavedProgress,
-    SavedShapes,
-    SchemaError,
-    from_json,
-    taking,
-    to_json,
-    vector,
-)
-from resilient.state import rng
-from resilient.state.rng import RandomState
-
-_KIND = "kind"
-_HISTORY = "keras.callbacks.History"
-_OF_A_NAME = re.compile(r"\.history\[[^\[\]]*\]\++$")  # homes of what is logged
-
-_Name = Annotated[str, Meta(max_length=16_384)]
-
+from resilient.serialization import JSON, Encoded
+from resilient.serialization.schema import SchemaError, from_json, to_json
 
 # How a loop counts its steps.
 Counting = Literal["loop", "advance"]
@@ -49,8 +24,7 @@ class RunJson:
         saved_by: Who saves it, in words.
         variables: Name, path, shape and dtype of each.
         replicas: The number of replicas.
-        tensors: Names of all tensors of this part of the checkpoint.
-        arrays: Names of those that are not variables.
+        arrays: Names of this part's tensors that are not variables.
         allowed: Differences from a checkpoint that attempts accepted.
     """
 
@@ -58,9 +32,8 @@ class RunJson:
     saved_by: ClassVar[str]
 
     variables: list[JSON] = field(default_factory=list)
-    replicas: Annotated[int, Meta(ge=1, le=100_000)] = 1
-    tensors: list[_Name] = field(default_factory=list)
-    arrays: list[_Name] = field(default_factory=list)
+    replicas: int = 1
+    arrays: list[str] = field(default_factory=list)
     allowed: list[JSON] = field(default_factory=list)
 
 
@@ -69,7 +42,6 @@ class FitRun(RunJson):
     """A run of Keras's ``fit``.
 
     Attributes:
-        progress: Where training was.
         stop_training: The model's attribute of that name.
         epoch_logs: Logs of the last epoch that ended.
         random: The random state.
@@ -88,7 +60,6 @@ class FitRun(RunJson):
     kind = "fit"
     saved_by = "resilient.fit"
 
-    progress: JSON
     stop_training: bool
     epoch_logs: Encoded
     random: JSON
@@ -109,7 +80,6 @@ class LoopRun(RunJson):
     """A run of a custom training loop.
 
     Attributes:
-        progress: Where it was.
         stopped: Whether the loop ended the run.
         counting: How it counts its steps.
         random: The random state.
@@ -126,7 +96,6 @@ class LoopRun(RunJson):
     kind = "loop"
     saved_by = "resilient.Run"
 
-    progress: JSON
     stopped: bool
     counting: Counting | None
     random: JSON
@@ -176,70 +145,9 @@ KINDS: Mapping[str, type[RunJson]] = {
 }
 
 
-class _Variable(Struct, gc=False):
-    name: _Name
-    path: _Name
-    shape: Annotated[list[Count], Meta(max_length=64)]
-    dtype: Annotated[str, Meta(max_length=100)]
-
-
-@dataclass(frozen=True)
-class _Allowed:
-    """Where it continued, the name in ``allow``, and the difference in words."""
-
-    step: Count
-    of: Annotated[str, Meta(max_length=100)]
-    line: Annotated[str, Meta(max_length=2000)]
-
-
-class _Identity(TypedDict, total=False):
-    objects: JSON  # of a loop: the kind of each
-
-
-@dataclass(frozen=True)
-class _Fingerprint:
-    identity: _Identity
-    settings: JSON
-    determinism: JSON
-
-
-class _Setup(TypedDict, total=False):
-    script: JSON
-    changed: dict[str, Annotated[str, Meta(max_length=2000)]]
-
-
-@dataclass(frozen=True)
-class _Inside:
-    """The contents of fields that are used as plain JSON."""
-
-    variables: list[_Variable] = field(default_factory=list)
-    allowed: Annotated[list[_Allowed], Meta(max_length=1000)] = field(
-        default_factory=list
-    )
-    progress: SavedProgress | None = None
-    fingerprint: _Fingerprint | None = None
-    models: dict[str, _Fingerprint] = field(default_factory=dict)
-    callbacks: list[CallbackState] = field(default_factory=list)
-    attributes: Entries = field(default_factory=dict)
-    random: RandomState | None = None
-    epoch_random: RandomState | None = None
-    losses: SavedLosses | None = None
-    traces: dict[str, SavedShapes] = field(default_factory=dict)
-    setup: _Setup = field(default_factory=_Setup)
-    setups: dict[str, _Setup] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Decoded:
-    """The contents of encoded fields."""
-
-    learning_rates: dict[str, float] = field(default_factory=dict)
-    epoch_logs: dict[str, float] | None = None
-
-
 def encoded(run: RunJson) -> JSON:
     """A run as ``run.json`` has it."""
-    return {_KIND: run.kind, **to_json(run)}
+    return {"kind": run.kind, **to_json(run)}
 
 
 def decoded(data: object) -> RunJson:
@@ -248,68 +156,8 @@ def decoded(data: object) -> RunJson:
     Raises:
         SchemaError: It is not valid.
     """
-    kind = data.get(_KIND) if isinstance(data, dict) else None
+    kind = data.get("kind") if isinstance(data, dict) else None
     cls = KINDS.get(str(kind))
     if cls is None:
         raise SchemaError(f"kind is {kind!r}, not one of {', '.join(KINDS)}")
-    run, inside = from_json(cls, data), from_json(_Inside, data)
-    if len({each.name for each in inside.variables}) < len(inside.variables):
-        raise SchemaError("variables: it lists one several times")
-    return run
-
-
-def require_restorable(
-    run: RunJson, backend: Backend, arrays: Mapping[str, np.ndarray]
-) -> None:
-    """Raise (any class) for malformed values that only a restore would notice.
-
-    By then the restore has begun, and no other checkpoint can be used.
-
-    Args:
-        run: The run, whose encoded values are all well-formed.
-        backend: The training backend.
-        arrays: The larger arrays.
-    """
-    if isinstance(run, FitRun | LoopRun):
-        rng.check(backend, run.random)
-    if isinstance(run, LoopRun):
-        if run.epoch_random is not None:
-            rng.check(backend, run.epoch_random)
-        _require_history(outline(run.history, arrays))
-    if isinstance(run, FitRun):
-        names = (field.name for field in fields(_Decoded))
-        from_json(_Decoded, {n: outline(getattr(run, n), arrays) for n in names})
-        _require_items(run.attributes, arrays)
-        for callback in run.callbacks:
-            objects = callback.get("objects", {})
-            _require_items(objects, arrays)
-            if callback["class"] == _HISTORY:
-                _require_lists(objects, arrays)
-
-
-def _require_items(objects: Entries, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise SchemaError unless items are lists or dictionaries."""
-    for entry in objects.values():
-        items = outline(entry.get("items", []), arrays)
-        if not isinstance(items, list | dict):
-            raise SchemaError("items that are no list")
-
-
-def _require_lists(objects: Entries, arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise SchemaError unless Keras's history has a list for each name."""
-    for home, entry in objects.items():
-        if home.rstrip("+").endswith(".history") and "items" in entry:
-            from_json(dict[Any, list[Any] | None], outline(entry["items"], arrays))
-        elif _OF_A_NAME.search(home) and entry.get("made", ("list",))[0] != "list":
-            raise SchemaError(f"{home} is no list")
-
-
-def _require_history(history: Any) -> None:
-    """Raise MalformedError unless it has steps and numbers for each name."""
-    with taking("the history"):
-        for name, (steps, values) in history.items():
-            # No ranges, which are short in a file and endless in memory.
-            vector(steps, "int64", f"the steps of {name}")
-            vector(values, "float64", f"the numbers of {name}")
-            if not isinstance(name, str) or not 0 < len(steps) == len(values):
-                raise ValueError("not a number for each step")
+    return from_json(cls, data)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from resilient.backends.base import ALONE, HeldTensors, Part
 from resilient.errors import NotSupportedError
 from resilient.progress import Progress
-from resilient.saving.run_json import RunJson, decoded, encoded
+from resilient.saving.run_json import RunJson, encoded
 from resilient.serialization import Encoded
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
-from resilient.serialization.schema import SchemaError, parse, to_json
+from resilient.serialization.schema import to_json
 from resilient.storage.files import JSON_BYTES
 
 VARIABLES = "variables"
@@ -75,7 +75,14 @@ class Snapshot:
         for path, content in zip(
             paths(self.part), (encoded(self.run), self.position), strict=True
         ):
-            raw = _readable(path, content)
+            raw = json.dumps(content, allow_nan=False).encode()
+            if len(raw) > JSON_BYTES:
+                raise NotSupportedError(
+                    f"{path} could not be read back, so nothing was saved.",
+                    received=f"{len(raw):,} bytes; the limit is {JSON_BYTES:,}",
+                    hint="Keep less state in callbacks and objects, and keep large "
+                    "state in arrays.",
+                )
             if folder := os.path.dirname(path):
                 os.mkdir(os.path.join(directory, folder))
             with open(os.path.join(directory, path), "wb") as file:
@@ -83,25 +90,3 @@ class Snapshot:
         variables = os.path.join(directory, VARIABLES)
         os.mkdir(variables)
         return variables
-
-
-def _readable(name: str, content: Encoded) -> bytes:
-    """The bytes of a JSON file, checked to be readable."""
-    raw, why = json.dumps(content, allow_nan=False).encode(), None
-    if len(raw) > JSON_BYTES:
-        why = f"{len(raw):,} bytes; the limit is {JSON_BYTES:,}"
-    else:
-        try:
-            found = parse(raw)
-            if not name.startswith("data/"):
-                decoded(found)
-        except SchemaError as error:
-            why = str(error)
-    if why is not None:
-        raise NotSupportedError(
-            f"{name} could not be read back, so nothing was saved.",
-            received=why,
-            hint="Keep less state in callbacks and objects, and keep large state in "
-            "arrays.",
-        )
-    return raw

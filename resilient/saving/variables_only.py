@@ -104,9 +104,7 @@ class Checkpoints:
         step = require_integer(step, "save(step)", least=0, most=layout.LAST_STEP)
         backend, live = self._ready()
         tensors = tensors_of(live)
-        run = VariablesRun(
-            variables=[leaf.to_json() for leaf in live], tensors=sorted(tensors)
-        )
+        run = VariablesRun(variables=[leaf.to_json() for leaf in live])
         progress = Progress(step, 0, step)
         snapshot = Snapshot(run, NOWHERE, backend.snapshot(tensors), progress)
         environment = fingerprint.environment(backend)

@@ -218,7 +218,7 @@ class BackgroundWriter:
 
     @contextlib.contextmanager
     def closing(self, error: BaseException | None) -> Iterator[None]:
-        """Close afterwards.
+        """Afterwards, the thread has ended; an unreported error is kept.
 
         Args:
             error: What ends training: a failure inside becomes a note of it.
@@ -230,12 +230,8 @@ class BackgroundWriter:
                 raise
             error.add_note(f"In addition, {type(failure).__name__}: {failure}")
         finally:
-            self.close()
-
-    def close(self) -> None:
-        """Return when the thread has ended. An unreported error is kept."""
-        self.start_now()
-        self._thread.shutdown(wait=True)
+            self.start_now()
+            self._thread.shutdown(wait=True)
 
     def leave_to_parent(self) -> None:
         """Forget the thread and its job, which belong to the process that forked."""

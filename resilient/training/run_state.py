@@ -170,7 +170,6 @@ class RunState:
             run,
             variables=[leaf.to_json() for leaf in live],
             replicas=self._part.replicas,
-            tensors=sorted(every),
             arrays=sorted(arrays),
         )
         taken = self._backend.snapshot(every, reuse=reuse)

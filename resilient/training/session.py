@@ -5,7 +5,6 @@ each other, process 0 locks the directory, and events, heartbeat and signals are
 """
 
 import contextlib
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -36,8 +35,6 @@ from resilient.training.digests import StateDigests
 from resilient.training.options import RunOptions
 from resilient.training.run_state import no_garbage_collection
 from resilient.witness.witness import Witness
-
-logger = logging.getLogger(__name__)
 
 
 class Session:
@@ -103,7 +100,6 @@ class Session:
             Committer(options.store, options.keep, self.events, environment, group),
             policy=options.save_policy,
             on_error=options.on_save_error,
-            say=logger.debug,
             waiting=self.watch.saving,
         )
         self.witness = Witness(

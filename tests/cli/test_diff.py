@@ -264,7 +264,7 @@ def test_two_backends(capsys):
     code, lines, _ = run(capsys, TORCH / STEP, CHECKPOINTS / "jax" / STEP)
     assert code == DIFFERENT
     assert any(line.startswith("trainable sequential/dense/kernel ") for line in lines)
-    assert "random backends.jax" in " ".join(lines)
+    assert "random backends dict of tensorflow, torch" in " ".join(lines)
 
 
 @pytest.mark.parametrize("saver", ["torch", "tensorflow", "jax"])
@@ -320,18 +320,6 @@ def test_damage(pair, capsys, which, name):
     assert f"{pair[which]}/{STEP}" in err
     code, data = run_json(capsys, *pair)
     assert (code, data["error"]) == (DAMAGED, "CorruptCheckpointError")
-
-
-def test_values_that_nobody_wrote(pair, capsys):
-    """They verify, and are no such values."""
-
-    def change(saved):
-        saved["stateful"]["budget"] = {"!": "set", "v": 5}
-
-    rewrite(pair[1], change)
-    code, _, err = run(capsys, *pair)
-    assert code == DAMAGED
-    assert "does not match the checkpoint format" in err
 
 
 def test_what_this_version_does_not_know(tmp_path, pair, capsys):

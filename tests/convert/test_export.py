@@ -359,7 +359,7 @@ def test_replicas_are_merged_as_a_resume_in_one_process_would(tmp_path):
         for name in ("trainable.0000.w", "non_trainable.0000.mean")
     ]
     snapshot = Snapshot(
-        VariablesRun(variables=listed, replicas=2, tensors=[*tensors]),
+        VariablesRun(variables=listed, replicas=2),
         NOWHERE,
         get_backend().snapshot(tensors),
         Progress(1, 0, 1),

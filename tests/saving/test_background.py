@@ -47,7 +47,6 @@ def make(store, tmp_path):
                 Committer(store, keep or latest(3), Events(tmp_path, on_event), {}),
                 policy=policy or every(steps=1),
                 on_error=on_error,
-                say=lambda line: None,
             )
         )
         return made[-1]
@@ -55,7 +54,7 @@ def make(store, tmp_path):
     yield make
     store.go.set()
     for each in made:
-        each._writer.close()  # other tests count threads
+        each.__exit__(None, None)  # other tests count threads
 
 
 def begin(saving, step, **given):

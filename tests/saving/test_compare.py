@@ -38,7 +38,7 @@ def saved(directory, tensors, step=STEP, paths=None):
         }
         for name, array in tensors.items()
     ]
-    run = VariablesRun(variables=variables, tensors=sorted(tensors))
+    run = VariablesRun(variables=variables)
     taken = get_backend().snapshot(tensors)
     snapshot = Snapshot(run, NOWHERE, taken, Progress(step, 0, step))
     commit(store, snapshot, get_backend().versions(), Unchanged())
@@ -241,7 +241,7 @@ def saved_by_two(directory, second):
     def write(staging):
         for index, tensors in enumerate(of_parts):
             names = sorted(tensors)
-            run = VariablesRun(variables=variables, tensors=names, replicas=2)
+            run = VariablesRun(variables=variables, replicas=2)
             part = Part(index, 2, 2, frozenset(n for n in names if n.startswith(own)))
             taken = backend.snapshot(tensors)
             with tempfile.TemporaryDirectory() as beside:

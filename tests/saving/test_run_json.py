@@ -20,7 +20,7 @@ from resilient.serialization.schema import SchemaError
 
 pytestmark = pytest.mark.once
 
-IMPORTED = ImportRun(source="/x", unknown=["the optimizer"], tensors=["trainable.0"])
+IMPORTED = ImportRun(source="/x", unknown=["the optimizer"])
 
 
 def test_a_run_is_read_as_the_kind_that_it_was():
@@ -40,7 +40,7 @@ def test_anything_else_is_refused(data):
 
 def test_a_key_that_no_schema_has_is_left_out():
     assert decoded(encoded(IMPORTED) | {"callbacks": []}) == IMPORTED
-    with pytest.raises(SchemaError, match="missing required field `progress`"):
+    with pytest.raises(SchemaError, match="missing required field"):
         decoded({"kind": "loop", "stopped": False})
     assert "stopped" in LoopRun.__annotations__
 

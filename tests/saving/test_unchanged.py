@@ -9,12 +9,10 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from support.checkpoint_samples import commit
 from support.killed_fit import assert_same, ended
 from support.shared_files import share_files_of_small_tensors
 
 import resilient
-from resilient.errors import CorruptCheckpointError
 from resilient.saving import record, snapshot, unchanged
 from resilient.storage.prune import Pruner
 from resilient.storage.store import Store
@@ -405,36 +403,6 @@ def test_a_key_signs_what_is_linked(run, monkeypatch):
     monkeypatch.setenv("RESILIENT_KEY", "k" * 32)
     run.save(6)
     assert np.array_equal(run.read(run.step)[0], run.saved[run.step][0])
-
-
-def test_a_tensor_that_is_there_twice_is_damage(run):
-    run.save(4)
-    step = run.directory / "step-00000004"
-    files = {str(p.relative_to(step)): p for p in step.rglob("*") if p.is_file()}
-    inside = {n: p for n, p in files.items() if n.startswith(f"{FOLDER}/")}
-
-    def write(directory):
-        for name, path in files.items():
-            if name != "manifest.json" and not name.startswith("variables/"):
-                (Path(directory) / name).parent.mkdir(exist_ok=True)
-                shutil.copy(path, Path(directory) / name)
-        for name, path in inside.items():
-            for target in (name, name.replace(f"{FOLDER}/", "variables/")):
-                (Path(directory) / target).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(path, Path(directory) / target)
-
-    store = Store(run.directory)
-    checkpoint = store.read(4)
-    commit(
-        store,
-        checkpoint.progress,
-        write,
-        metrics={},
-        finished=False,
-        environment=checkpoint.environment,
-    )
-    with pytest.raises(CorruptCheckpointError, match="tensors twice"):
-        store.load(4, reader())
 
 
 def test_a_file_that_is_missing_is_damage(run):

@@ -219,7 +219,7 @@ def last_one_fails(monkeypatch):
     """The digest of the last state cannot be computed."""
 
     def failing(content):
-        if content.run.progress["step"] > 15:
+        if content.progress.step > 15:
             raise RuntimeError("no digest")
         return digest(content)
 

@@ -125,7 +125,6 @@ class FitState(RunState):
             "first batch of every attempt",
         )
         run = FitRun(
-            progress=progress._asdict(),
             stop_training=bool(self._model.stop_training),
             epoch_logs=encode(logs, {}, "logs"),
             random=random,

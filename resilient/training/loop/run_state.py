@@ -121,7 +121,6 @@ class LoopState(RunState):
         arrays: dict[str, Any] = {}
         live = self._leaves = self.leaves()
         run = LoopRun(
-            progress=progress._asdict(),
             stopped=self._standing.stopped,
             counting=self._standing.counting,
             random=random,

@@ -9,7 +9,6 @@ import pytest
 from support import manifests
 
 import resilient
-from resilient.serialization.json_values import encode
 
 X = np.random.RandomState(0).rand(32, 3).astype("float32")
 STEP = "step-00000002"
@@ -45,21 +44,6 @@ def checkpoint(tmp_path_factory):
     with pytest.raises(KeyboardInterrupt):
         fit(directory, kills=True)
     return directory / STEP
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"random": {}},
-        {"random": {"python": 0, "numpy": {}, "keras": 0, "backends": 5}},
-        {"setup": {"changed": 5}},
-        {"attributes": 5},
-        {"attributes": encode([1], {}, "attributes")},
-    ],
-    ids=str,
-)
-def test_a_run_json_of_other_types_is_an_error_of_ours(checkpoint, tmp_path, change):
-    _try(checkpoint, tmp_path, "run.json", lambda said: said | change)
 
 
 @pytest.mark.parametrize("key", ["x", "source", "drawn_from"])
