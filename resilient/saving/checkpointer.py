@@ -203,20 +203,9 @@ class Checkpointer:
         self._events.emit(
             "interval", seconds=seconds, cost=cost.training, expected_loss=loss
         )
-        logger.debug(
-            "Saving about every %.1f s: a save costs %.3f s of training, and a kill "
-            "loses about %.1f s.",
-            *(seconds, cost.training, loss),
-        )
 
     def _space_out(self, progress: Progress) -> None:
         self._postponed = True
         if not self._spaced_out:
             self._spaced_out = True
-            logger.info(
-                "At %s a checkpoint is due while the previous one is still being "
-                "written. Saves that come faster than the disk can write are "
-                "postponed; training does not wait.",
-                progress,
-            )
             self._events.emit("spaced out", **progress._asdict())

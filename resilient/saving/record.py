@@ -149,11 +149,11 @@ class PartReader:
         ]
         if count != part.count and self.backend is not None:
             found = reshard.reshard_processes([found, *others])
-        tensors = reshard.ReplicaRemap(
-            {n: t for each in (*others, found) for n, t in each.tensors.items()},
-            saved=saved,
-            live=part.replicas,
-        )
+        tensors: Mapping[str, Any] = {
+            n: t for each in (*others, found) for n, t in each.tensors.items()
+        }
+        if saved != part.replicas:
+            tensors = reshard.ReplicaRemap(tensors, saved)
         return replace(found, tensors=tensors)
 
     def _of_another_backend(

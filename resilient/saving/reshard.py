@@ -44,11 +44,10 @@ class ReplicaRemap(Mapping[str, Any]):
     Args:
         tensors: The tensors of all processes, by name.
         saved: How many replicas there were.
-        live: How many there are.
     """
 
-    def __init__(self, tensors: Mapping[str, Any], *, saved: int, live: int) -> None:
-        self._tensors, self._saved, self._live = tensors, saved, live
+    def __init__(self, tensors: Mapping[str, Any], saved: int) -> None:
+        self._tensors, self._saved = tensors, saved
 
     def __len__(self) -> int:
         return len(self._tensors)
@@ -57,21 +56,14 @@ class ReplicaRemap(Mapping[str, Any]):
         return iter(self._tensors)
 
     def __getitem__(self, name: str) -> Any:
-        if self._saved == self._live:
-            return self._tensors[name]
         own = _OWN.fullmatch(name)
         base, replica = (own[1], int(own[2])) if own else (name, 0)
-        before = self._before(base)
-        if len(before) == 1 and own is None:
-            return before[0]
+        shared = base in self._tensors
+        if shared and own is None:
+            return self._tensors[base]
+        names = [f"{base}.replica_{number}" for number in range(self._saved)]
+        before = [self._tensors[each] for each in ([base] if shared else names)]
         return _given(base, before, replica)
-
-    def _before(self, base: str) -> list[Any]:
-        """The replicas' values; a single one if they shared it."""
-        if base in self._tensors:
-            return [self._tensors[base]]
-        names = (f"{base}.replica_{number}" for number in range(self._saved))
-        return [self._tensors[name] for name in names]
 
 
 def _given(name: str, before: list[np.ndarray], replica: int) -> np.ndarray:

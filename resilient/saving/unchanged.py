@@ -8,9 +8,9 @@ the same ones, its files are linked: nothing is written, and nothing is read bac
     save 2  unchanged anew   save 5  links those of save 3
     save 3  unchanged anew   save 6  links those of save 4, once save 2 is pruned
 
-So neighbours share nothing (``storage/prune`` sees to it when one is deleted), at most
-two checkpoints share a file, and now and then it is written anew. A file is read before
-it is linked: one that is damaged is written anew.
+So neighbours share nothing (``storage/prune`` sees to it when one is deleted), and at
+most two checkpoints share a file. It is read before it is linked: one that is damaged
+is written anew.
 
 What is unchanged is shown by the checksum of the bytes: nothing else shows every write
 (ARCHITECTURE.md).
@@ -21,7 +21,6 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,26 +36,10 @@ logger = logging.getLogger(__name__)
 
 _LARGE = 1 << 18  # bytes; smaller tensors are written before they are compared
 _WORTH = 8 << 20  # bytes of unchanged tensors that are worth files of their own
-_LINKS = 8  # then the files are written anew
 _AGAIN = 16  # saves; then tensors that have changed are compared once more
 
 # Of each tensor: its type, shape and checksum.
 _Digests = dict[str, tuple[str, tuple[int, ...], bytes]]
-
-
-@dataclass(frozen=True)
-class _Saved:
-    """A committed checkpoint.
-
-    Attributes:
-        checkpoint: What was committed.
-        group: Its unchanged tensors.
-        links: How often their files were linked.
-    """
-
-    checkpoint: Checkpoint
-    group: _Digests
-    links: int
 
 
 class Unchanged:
@@ -64,11 +47,10 @@ class Unchanged:
 
     def __init__(self) -> None:
         self._saves = 0
-        self._worth = True  # of a small state, nothing is compared
         self._last: _Digests = {}
         self._group: _Digests = {}  # unchanged, in the files written last
-        self._links = 0
-        self._committed = deque[_Saved](maxlen=2)
+        # With their unchanged tensors.
+        self._committed = deque[tuple[Checkpoint, _Digests]](maxlen=2)
 
     def write(self, snapshot: Snapshot, variables: str) -> dict[str, FileRecord]:
         """Write all tensors of a snapshot, and return the files that were linked.
@@ -84,9 +66,8 @@ class Unchanged:
             OSError: The file system failed.
         """
         # If this save fails, what is known of the tensors is still true.
-        tensors, self._links = snapshot.tensors, 0
-        compares = self._worth and snapshot.part.count == 1
-        self._group = self._unchanged(tensors.arrays) if compares else {}
+        tensors, alone = snapshot.tensors, snapshot.part.count == 1
+        self._group = self._unchanged(tensors.arrays) if alone else {}
         if not self._group:
             tensors.write(variables, snapshot.part)
             return {}
@@ -96,22 +77,17 @@ class Unchanged:
         folder = os.path.join(variables, UNCHANGED)
         if source is not None:
             try:
-                linked = _link(source.checkpoint, os.path.dirname(variables))
+                return _link(source, os.path.dirname(variables))
             except OSError as error:
                 logger.info("Unchanged tensors are written again: %s", error)
-                if os.path.isdir(folder):
-                    shutil.rmtree(folder)
-            else:
-                self._links = source.links + 1
-                return linked
+                shutil.rmtree(folder, ignore_errors=True)
         os.mkdir(folder)
         tensors.write(folder, names=list(self._group))
         return {}
 
     def committed(self, checkpoint: Checkpoint) -> None:
         """Note that what was written last is this checkpoint."""
-        self._worth = checkpoint.nbytes >= _WORTH
-        self._committed.append(_Saved(checkpoint, self._group, self._links))
+        self._committed.append((checkpoint, self._group))
 
     def _unchanged(self, arrays: Mapping[str, np.ndarray]) -> _Digests:
         """The tensors that were the same at the last save, if that is worth it."""
@@ -130,16 +106,15 @@ class Unchanged:
         same = {name: x for name, x in self._last.items() if last.get(name) == x}
         return same if nbytes >= _WORTH else {}
 
-    def _source(self, step: int) -> _Saved | None:
+    def _source(self, step: int) -> Checkpoint | None:
         """The checkpoint whose files the one of this step may link."""
         if len(self._committed) < 2:
             return None
-        source, last = self._committed
+        (source, group), (last, _) = self._committed
         usable = (
-            source.group == self._group
-            and source.links < _LINKS
-            and source.checkpoint.step < last.checkpoint.step < step
-            and os.path.exists(last.checkpoint.path)  # or its neighbour would be linked
+            group == self._group
+            and source.step < last.step < step
+            and os.path.exists(last.path)  # or its neighbour would be linked
         )
         return source if usable else None
 

@@ -8,16 +8,15 @@ until the training thread asks for it. The store makes a commit all or nothing
 
 import contextlib
 import math
+import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from resilient.distributed.group import ALONE, Group
 from resilient.errors import CheckpointWriteError
-from resilient.forked import in_forked_child
 from resilient.policies import KeepPolicy
 from resilient.saving.parts import Parts, contribute
 from resilient.saving.snapshot import Snapshot
@@ -131,27 +130,26 @@ class Committer:
         finished, loss = snapshot.finished, snapshot.metrics.get("loss", 0.0)
         # If training ended with NaN (TerminateOnNaN), the user may want to go back.
         prunes = self.prunes and not (finished and not math.isfinite(loss))
-        pruned, failure = list[int](), None
+        pruned = list[int]()
         try:
             if prunes:
                 pruned = self.store.prune(self.keep)
         except CheckpointWriteError as error:
-            failure = error
-        seconds = self.now() - began
-        self.events.emit(
-            "saved",
-            **snapshot.progress._asdict(),
-            finished=finished,
-            nbytes=checkpoint.nbytes,
-            seconds=seconds,
-            stall=snapshot.stall + (seconds if finished else 0.0),
-            pruned=pruned,
-            postponed=snapshot.postponed,
-        )
-        if failure is not None:
-            step, text = snapshot.progress.step, str(failure)
-            self.events.emit("prune failed", step=step, error=text)
-            raise failure
+            step = snapshot.progress.step
+            self.events.emit("prune failed", step=step, error=str(error))
+            raise
+        finally:
+            seconds = self.now() - began
+            self.events.emit(
+                "saved",
+                **snapshot.progress._asdict(),
+                finished=finished,
+                nbytes=checkpoint.nbytes,
+                seconds=seconds,
+                stall=snapshot.stall + (seconds if finished else 0.0),
+                pruned=pruned,
+                postponed=snapshot.postponed,
+            )
 
 
 class BackgroundWriter:
@@ -166,8 +164,8 @@ class BackgroundWriter:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="resilient-writer")
         self._process = process
         self._job: Future[None] | None = None
+        self._started_in = 0  # which process; a forked one has no thread
         self._hurried = threading.Event()
-        _writers.add(self)
 
     @property
     def has_job(self) -> bool:
@@ -184,6 +182,7 @@ class BackgroundWriter:
         """
         assert self._job is None
         self._hurried.clear()
+        self._started_in = os.getpid()
         self._job = self._thread.submit(self._later, snapshot, delay)
 
     def busy(self) -> bool:
@@ -211,7 +210,7 @@ class BackgroundWriter:
         """
         job = self._job
         self.start_now()
-        if job is not None:
+        if job is not None and self._started_in == os.getpid():
             job.exception()  # if interrupted while waiting, keep the job
             self._job = None
             job.result()
@@ -233,19 +232,6 @@ class BackgroundWriter:
             self.start_now()
             self._thread.shutdown(wait=True)
 
-    def leave_to_parent(self) -> None:
-        """Forget the thread and its job, which belong to the process that forked."""
-        self._job = None
-
     def _later(self, snapshot: Snapshot, delay: float) -> None:
         self._hurried.wait(delay)
         self._process(snapshot)
-
-
-_writers = weakref.WeakSet[BackgroundWriter]()
-
-
-@in_forked_child
-def _leave_to_parent() -> None:
-    for writer in list(_writers):
-        writer.leave_to_parent()

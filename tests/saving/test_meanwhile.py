@@ -3,7 +3,6 @@
 import errno
 import gc
 import json
-import logging
 import threading
 import time
 
@@ -166,17 +165,15 @@ def test_the_end_is_committed_when_fit_returns(tmp_path, monkeypatch):
 
 
 @pytest.mark.spread
-def test_a_slow_disk_does_not_stop_the_training(tmp_path, monkeypatch, caplog):
+def test_a_slow_disk_does_not_stop_the_training(tmp_path, monkeypatch):
     """Saves are spaced out; what is there in the end is the end."""
     batches = Batches()
-    caplog.set_level(logging.INFO, "resilient")
     write_after(monkeypatch, lambda: batches.wait_for(5))
     net = fitting.model()
     fitting.fit(net, tmp_path, callbacks=[batches], save_freq=1, keep=100)
     found = fitting.steps(tmp_path)
     assert 2 <= len(found) <= 5
     assert found[-1] == 3 * fitting.STEPS
-    assert caplog.text.count("are postponed; training") == 1
     named = [event["event"] for event in read_events(tmp_path)]
     assert named.count("spaced out") == 1
     assert named.count("saved") == len(found)

@@ -34,60 +34,54 @@ TENSORS = {
 }
 
 
-def given(name, live, tensors=TENSORS, saved=2):
-    value = ReplicaRemap(tensors, saved=saved, live=live)[name]
+def given(name, tensors=TENSORS, saved=2):
+    value = ReplicaRemap(tensors, saved)[name]
     assert isinstance(value, np.ndarray | np.generic)
     return value.tolist(), str(value.dtype)
 
 
-def test_as_many_replicas_have_what_they_had():
-    for name, value in TENSORS.items():
-        assert given(name, 2) == (value.tolist(), str(value.dtype))
-
-
 def test_what_all_have_in_common_is_as_it_was():
-    for live in (1, 3):
-        assert given("trainable.0000.kernel", live) == ([1, 2], "float32")
+    assert given("trainable.0000.kernel") == ([1, 2], "float32")
 
 
 def test_what_metrics_counted_is_not_lost_or_doubled():
-    assert given("metrics.0000.total", 1) == (30, "float32")
-    found = [given(f"metrics.0000.total.replica_{k}", 3)[0] for k in range(3)]
+    assert given("metrics.0000.total") == (30, "float32")
+    found = [given(f"metrics.0000.total.replica_{k}")[0] for k in range(3)]
     assert found == [30, 0, 0]
 
 
 def test_statistics_are_the_mean_of_those_before():
-    assert given("non_trainable.0000.mean", 1) == ([2, 5.5], "float32")
+    assert given("non_trainable.0000.mean") == ([2, 5.5], "float32")
     for replica in range(4):
         name = f"non_trainable.0000.mean.replica_{replica}"
-        assert given(name, 4) == ([2, 5.5], "float32")
+        assert given(name) == ([2, 5.5], "float32")
 
 
 def test_seeds_go_round():
-    assert given("non_trainable.0001.seed", 1) == ([7, 1], "uint32")
-    found = [given(f"non_trainable.0001.seed.replica_{k}", 3)[0] for k in range(3)]
+    assert given("non_trainable.0001.seed") == ([7, 1], "uint32")
+    found = [given(f"non_trainable.0001.seed.replica_{k}")[0] for k in range(3)]
     assert found == [[7, 1], [7, 9], [7, 1]]
 
 
 def test_one_replica_becomes_several():
     one = {"metrics.0000.total": np.float32(5), "non_trainable.0000.mean": np.ones(2)}
     found = [
-        given(f"metrics.0000.total.replica_{k}", 2, one, saved=1)[0] for k in range(2)
+        given(f"metrics.0000.total.replica_{k}", one, saved=1)[0] for k in range(2)
     ]
     assert found == [5, 0]
-    assert given("non_trainable.0000.mean.replica_1", 2, one, saved=1)[0] == [1, 1]
+    assert given("non_trainable.0000.mean.replica_1", one, saved=1)[0] == [1, 1]
 
 
 def test_what_no_rule_is_for_is_refused_unless_all_had_the_same():
-    assert given("extra.0001.same.replica_2", 3) == (4, "float32")
+    assert given("extra.0001.same.replica_2") == (4, "float32")
     with pytest.raises(NotSupportedError, match="no rule says") as found:
-        given("extra.0000.ours", 1)
+        given("extra.0000.ours")
     assert "Received: extra.0000.ours, 2 replicas" in str(found.value)
 
 
 def test_what_is_not_there_is_missing():
     with pytest.raises(KeyError):
-        ReplicaRemap(TENSORS, saved=2, live=3)["trainable.0009.gone"]
+        ReplicaRemap(TENSORS, 2)["trainable.0009.gone"]
 
 
 FACTS = {name: {} for name in ("random", "fingerprint", "setups", "objects")} | {

@@ -110,20 +110,6 @@ def test_neighbours_share_nothing_and_three_nothing_either(tmp_path, keep):
     run.assert_exact()
 
 
-def test_now_and_then_the_files_are_written_again(run):
-    written, linked = 0, Counter()  # not by inode alone: a file system uses them again
-    inodes = {}
-    for step in range(1, 41):
-        run.save()
-        inodes[step] = run.inode(step)
-        if step > 3 and inodes[step] == inodes[step - 2]:
-            linked[step] = linked[step - 2] + 1
-        else:
-            written += 1
-    assert written >= 4
-    assert max(linked.values()) == unchanged._LINKS
-
-
 def test_what_changes_leaves_and_comes_back(run):
     run.save(4)
     expected = run.inode(4)
