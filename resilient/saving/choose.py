@@ -11,7 +11,6 @@ from resilient.policies.keep import Best
 from resilient.storage import refusals
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.layout import EVENTS
-from resilient.storage.manifest import ManifestError
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events, read_events
 
@@ -107,47 +106,12 @@ def choose_together(
     read: Callable[[Checkpoint], T],
     events: Events,
 ) -> tuple[Checkpoint, T] | None:
-    """The same in several processes: one that is intact for all of them.
-
-    Process 0 chooses, like ``find``; each process reads its part, and if one part is
-    damaged, all use the previous checkpoint.
-    """
+    """The same in several processes: process 0 verifies every part, and chooses."""
     if group.index:
-        return _follow(group, store, read)
-
-    def read_together(checkpoint: Checkpoint) -> T:
-        group.broadcast("try", checkpoint.step)
-        failure = None
-        try:
-            mine = read(checkpoint)
-        except Exception as error:
-            failure = error
-        # Whatever it was: the others read the same checkpoint, and answer for it.
-        told = group.gather("tried", None if failure is None else str(failure))
-        if failure is not None:
-            raise failure  # `Checkpoint.load` decides whether it is damage
-        damage = [f"process {n}: {what}" for n, what in enumerate(told) if what]
-        if damage:
-            raise DamageError(damage)
-        return mine
-
-    found = find(store, resume, read_together, events)
-    group.broadcast("try")
-    return found
-
-
-def _follow(
-    group: Group, store: Store, read: Callable[[Checkpoint], T]
-) -> tuple[Checkpoint, T] | None:
-    """Try what process 0 tries; the last one is used."""
-    found = None
-    while (step := group.broadcast("try")) is not None:
-        problem = None
-        try:
-            found = store.try_to_load(step, read)
-        except (DamageError, ManifestError) as error:
-            found, problem = None, str(error)
-        group.gather("tried", problem)
+        step = group.broadcast("resume from")
+        return None if step is None else intact(store, step, read)
+    found = find(store, resume, read, events)
+    group.broadcast("resume from", None if found is None else found[0].step)
     return found
 
 
@@ -160,11 +124,10 @@ def to_look_at(
         CheckpointNotFoundError: There is none, or none of that step.
         CorruptCheckpointError: It is damaged, or none is intact.
     """
-    if not store.directory.is_dir():
-        raise not_found(store)
-    if step is not None:
+    there = store.directory.is_dir()
+    if there and step is not None:
         return store.load(step, read)
-    found = store.load_newest(read, log_fall_back)
+    found = store.load_newest(read, log_fall_back) if there else None
     if found is None:
         raise not_found(store)
     return found

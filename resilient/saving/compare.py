@@ -17,7 +17,7 @@ import numpy as np
 from resilient.backends.arrays import as_bytes
 from resilient.backends.base import Part
 from resilient.saving import choose, leaves
-from resilient.saving.record import malformed, processes, read_part, saver_of
+from resilient.saving.record import processes, read_part, saver_of
 from resilient.saving.run_json import RunJson, encoded
 from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
@@ -140,18 +140,17 @@ def _read(checkpoint: Checkpoint, directory: str) -> _Contents:
     run, every, numbers = found[0].run, _Leaves(), Counter[tuple[str, str]]()
     tensors: Mapping[str, Any] = ChainMap(*(dict(each.tensors) for each in found))
     sources = [("", _about_run(run, checkpoint, count), tensors)]
-    with malformed(about["path"]):
-        for name, path, tensor in leaves.variables_of(run.variables, tensors):
-            key = _PLACE.split(name)[0], _NUMBER.sub("", path)
-            numbers[key] += 1
-            every[key[0], f"{key[1]} {numbers[key]}"] = path, tensor
-        for k, each in enumerate(found):
-            process = f"process {k} " if k else ""
-            sources.append((process, leaves.values_of(each), each.tensors))
-        for process, values, arrays in sources:
-            for (section, name), value in values.items():
-                for path, part in leaves.parts_of(process + name, value, arrays):
-                    every[section, path] = path, part
+    for name, path, tensor in leaves.variables_of(run.variables, tensors):
+        key = _PLACE.split(name)[0], _NUMBER.sub("", path)
+        numbers[key] += 1
+        every[key[0], f"{key[1]} {numbers[key]}"] = path, tensor
+    for k, each in enumerate(found):
+        process = f"process {k} " if k else ""
+        sources.append((process, leaves.values_of(each), each.tensors))
+    for process, values, arrays in sources:
+        for (section, name), value in values.items():
+            for path, part in leaves.parts_of(process + name, value, arrays):
+                every[section, path] = path, part
     return _Contents(about, numbers.total(), every)
 
 

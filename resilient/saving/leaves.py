@@ -67,7 +67,7 @@ def values_of(process: SavedState[RunJson]) -> Values:
         "objects": values.get("stateful") or values.get("objects") or {},
     }
     if "history" in values:
-        sections["history"] = _items(values["history"])
+        sections["history"] = {"": values["history"]}
     return {
         (section, name): value
         for section, inside in sections.items()
@@ -126,7 +126,7 @@ def _callbacks(callbacks: Sequence[JSON]) -> dict[str, JSON]:
         if callback["class"] == _HISTORY:
             history |= {_LOGGED.sub(r"\1", key): x for key, x in objects.items()}
             continue
-        special = _items(callback.get("special"))
+        special = dict((callback.get("special") or {"v": []})["v"])
         timed = special.keys() & (_FILE if special.keys() == _FILE else _CLOCKS)
         clocks |= {f"{name}.{key}": special.pop(key) for key in sorted(timed)}
         kept = {"state_dict": callback.get("state_dict"), **special, **objects}
@@ -145,12 +145,3 @@ def _objects(objects: Entries, name: str) -> JSON:
             else:
                 found[path if part == "items" else f"{path} ({part})"] = value
     return found
-
-
-def _items(values: Encoded) -> JSON:
-    """The items of an encoded dict with text keys; anything else whole."""
-    if isinstance(values, dict) and values.get("!") == "dict":
-        items = {key: item for key, item in values["v"] if isinstance(key, str)}
-        if len(items) == len(values["v"]):
-            return items
-    return {} if values is None else {"": values}

@@ -20,7 +20,6 @@ from resilient.errors import (
     message,
 )
 from resilient.saving.snapshot import Snapshot
-from resilient.serialization import Encoded
 from resilient.serialization.schema import from_json
 from resilient.storage import commit, layout
 from resilient.storage.manifest import FileRecord
@@ -53,7 +52,7 @@ class Parts:
 
     def __init__(self, group: Group, snapshot: Snapshot) -> None:
         self._group, self._snapshot = group, snapshot
-        self._reports: list[Encoded] | None = None
+        self._heard = False  # the others' reports
 
     def gather(self, staging: Path) -> dict[str, FileRecord]:
         """Move the others' files into the staging directory, and return their records.
@@ -63,15 +62,18 @@ class Parts:
             PeerLostError: One of them is gone.
             ResilientError: The processes differ in what all should have.
         """
+        if self._group.count == 1:
+            return {}
         mine = self._snapshot.tensors.digests(self._snapshot.part)
-        parts = [Report(digests=mine)]
-        parts += [from_json(Report, said) for said in self._gathered()[1:]]
-        for part in parts:
+        _, *said = self._group.gather("part")
+        self._heard = True
+        others = [from_json(Report, each) for each in said]
+        for part in others:
             if part.error is not None:
                 raise CheckpointWriteError(part.error)
-        _require_alike([part.digests for part in parts])
+        _require_alike([mine, *(part.digests for part in others)])
         records = dict[str, FileRecord]()
-        for index, part in enumerate(parts[1:], 1):
+        for index, part in enumerate(others, 1):
             own = staging.parent / layout.part_name(str(self._snapshot.staging), index)
             for path in part.files:
                 target = staging / path
@@ -87,16 +89,12 @@ class Parts:
         try:
             yield
         except Exception as error:
-            self._gathered()
+            if not self._heard:
+                self._group.gather("part")
             failure = Report(str(error), isinstance(error, CheckpointWriteError))
             self._group.broadcast("committed", asdict(failure))
             raise
         self._group.broadcast("committed")
-
-    def _gathered(self) -> list[Encoded]:
-        if self._reports is None:
-            self._reports = self._group.gather("part")
-        return self._reports
 
 
 def contribute(group: Group, directory: Path, snapshot: Snapshot) -> None:

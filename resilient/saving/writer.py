@@ -31,7 +31,7 @@ def commit(
     snapshot: Snapshot,
     environment: Mapping[str, str],
     unchanged: Unchanged,
-    parts: Parts | None = None,
+    group: Group = ALONE,
 ) -> Checkpoint:
     """Write a snapshot, and make a checkpoint of it.
 
@@ -40,19 +40,19 @@ def commit(
         snapshot: The snapshot; of process 0, if there are several.
         environment: Versions, for the manifest.
         unchanged: Knows what the last saves held.
-        parts: Those of the other processes.
+        group: The processes that train.
 
     Raises:
         CheckpointWriteError: The file system failed; the others are intact.
+        PeerLostError: Another process is gone.
     """
-    with store.staging(snapshot.progress, snapshot.staging) as staging:
+    parts, at = Parts(group, snapshot), snapshot.progress
+    with parts.committing(), store.staging(at, snapshot.staging) as staging:
         variables = snapshot.write_state(staging.path)
         files = staging.seal(unchanged.write(snapshot, variables))
-        if parts is not None:
-            files |= parts.gather(staging.path)
         checkpoint = store.commit(
             staging,
-            files,
+            files | parts.gather(staging.path),
             metrics=snapshot.metrics,
             finished=snapshot.finished,
             environment=environment,
@@ -110,12 +110,9 @@ class Committer:
             self.seconds = self.now() - began
 
     def _commit(self, snapshot: Snapshot) -> Checkpoint:
-        parts = None if self.group.count == 1 else Parts(self.group, snapshot)
+        known = self.environment, self.unchanged
         try:
-            with contextlib.nullcontext() if parts is None else parts.committing():
-                return commit(
-                    self.store, snapshot, self.environment, self.unchanged, parts
-                )
+            return commit(self.store, snapshot, *known, self.group)
         except CheckpointWriteError as error:
             step = snapshot.progress.step
             self.events.emit("save failed", step=step, error=str(error))
@@ -191,9 +188,7 @@ class BackgroundWriter:
         Raises:
             Exception: What processing the last one raised, once.
         """
-        if self._job is None:
-            return False
-        if not self._job.done():
+        if self._job is not None and not self._job.done():
             return True
         self.wait()
         return False
