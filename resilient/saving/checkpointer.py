@@ -199,10 +199,7 @@ class Checkpointer:
             return
         seconds = self._policy.seconds_between(cost)
         assert seconds is not None
-        loss = seconds / 2 + cost.write
-        self._events.emit(
-            "interval", seconds=seconds, cost=cost.training, expected_loss=loss
-        )
+        self._events.emit("interval", seconds=seconds, cost=cost.training)
 
     def _space_out(self, progress: Progress) -> None:
         self._postponed = True

@@ -8,7 +8,7 @@ checkpoints hold: a user's object stays its name and its contents.
 
 import re
 from collections import ChainMap, Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ import numpy as np
 from resilient.backends.arrays import as_bytes
 from resilient.backends.base import Part
 from resilient.saving import choose, leaves
-from resilient.saving.record import processes, read_part, saver_of
+from resilient.saving.record import SavedState, processes, read_part, saver_of
 from resilient.saving.run_json import RunJson, encoded
 from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
@@ -125,33 +125,31 @@ def compare(
 
 def _opened(store: Store, step: int | None) -> _Contents:
     """The checkpoint of a step, or the newest one, verified; nothing is changed."""
-    return choose.intact(store, step, lambda found: _read(found, str(store)))[1]
-
-
-def _read(checkpoint: Checkpoint, directory: str) -> _Contents:
-    count = processes(checkpoint)
-    found = [read_part(Part(k, count), checkpoint, lazy=True) for k in range(count)]
+    checkpoint, found = choose.intact(store, step, _read)
     about = {
-        "path": f"{directory}/{checkpoint.path.name}",
+        "path": f"{store}/{checkpoint.path.name}",
         **checkpoint.progress._asdict(),
         "finished": checkpoint.finished,
         "backend": saver_of(checkpoint),
     }
-    run, every, numbers = found[0].run, _Leaves(), Counter[tuple[str, str]]()
-    tensors: Mapping[str, Any] = ChainMap(*(dict(each.tensors) for each in found))
-    sources = [("", _about_run(run, checkpoint, count), tensors)]
-    for name, path, tensor in leaves.variables_of(run.variables, tensors):
+    every, numbers = _Leaves(), Counter[tuple[str, str]]()
+    tensors = ChainMap(*(dict(each.tensors) for each in found))
+    for name, path, tensor in leaves.variables_of(found[0].run.variables, tensors):
         key = _PLACE.split(name)[0], _NUMBER.sub("", path)
         numbers[key] += 1
         every[key[0], f"{key[1]} {numbers[key]}"] = path, tensor
     for k, each in enumerate(found):
         process = f"process {k} " if k else ""
-        sources.append((process, leaves.values_of(each), each.tensors))
-    for process, values, arrays in sources:
-        for (section, name), value in values.items():
-            for path, part in leaves.parts_of(process + name, value, arrays):
+        about_run = {} if k else _about_run(each.run, checkpoint, len(found))
+        for (section, name), value in (about_run | leaves.values_of(each)).items():
+            for path, part in leaves.parts_of(process + name, value, each.tensors):
                 every[section, path] = path, part
     return _Contents(about, numbers.total(), every)
+
+
+def _read(checkpoint: Checkpoint) -> list[SavedState[RunJson]]:
+    count = processes(checkpoint)
+    return [read_part(Part(k, count), checkpoint, lazy=True) for k in range(count)]
 
 
 def _about_run(run: RunJson, checkpoint: Checkpoint, count: int) -> leaves.Values:

@@ -14,11 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from resilient.distributed.group import Group
-from resilient.errors import (
-    CheckpointWriteError,
-    ResilientError,
-    message,
-)
+from resilient.errors import CheckpointWriteError, ResilientError
 from resilient.saving.snapshot import Snapshot
 from resilient.serialization.schema import from_json
 from resilient.storage import commit, layout
@@ -120,7 +116,9 @@ def contribute(group: Group, directory: Path, snapshot: Snapshot) -> None:
         digests = snapshot.tensors.digests(snapshot.part)
         report = Report(files=files, digests=digests)
     except Exception as error:
-        mine, report = error, Report(_text(group, error))
+        text = str(error) if isinstance(error, ResilientError) else repr(error)
+        where = f"In process {group.index} of {group.count}"
+        mine, report = error, Report(f"{where}: {text}")
     group.gather("part", asdict(report))
     said = group.broadcast("committed")
     if mine is None and said is None:
@@ -151,14 +149,3 @@ def _require_alike(digests: Sequence[Mapping[str, str]]) -> None:
             "all ranks (in callbacks, too), and start ranks that share one replica "
             "with the same seed (keras.utils.set_random_seed).",
         )
-
-
-def _text(group: Group, error: Exception) -> str:
-    if isinstance(error, CheckpointWriteError):
-        return f"In process {group.index} of {group.count}: {error}"
-    return message(
-        f"Process {group.index} of {group.count} failed to write its part of a "
-        "checkpoint. Earlier checkpoints are intact.",
-        received=f"{type(error).__name__}: {error}",
-        hint="See the traceback of that process.",
-    )

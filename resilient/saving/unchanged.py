@@ -108,15 +108,13 @@ class Unchanged:
 
     def _source(self, step: int) -> Checkpoint | None:
         """The checkpoint whose files the one of this step may link."""
-        if len(self._committed) < 2:
-            return None
-        (source, group), (last, _) = self._committed
-        usable = (
-            group == self._group
-            and source.step < last.step < step
-            and os.path.exists(last.path)  # or its neighbour would be linked
-        )
-        return source if usable else None
+        if len(self._committed) == 2:
+            (source, group), (last, _) = self._committed
+            # Without the last one, its neighbour would be linked.
+            there = source.step < last.step < step and os.path.exists(last.path)
+            if there and group == self._group:
+                return source
+        return None
 
 
 def _link(source: Checkpoint, directory: str) -> dict[str, FileRecord]:
