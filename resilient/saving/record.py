@@ -171,10 +171,11 @@ class PartReader:
                 "--model MODULE:FUNCTION`, and train that model in another "
                 "checkpoint_dir.",
             )
-        count = processes(checkpoint)
-        found = read_part(Part(0, count), checkpoint)
-        saved, live = max(count, found.run.replicas), max(part.count, part.replicas)
-        if max(saved, live) > 1:
+        saved, live = processes(checkpoint), max(part.count, part.replicas)
+        found = read_part(ALONE, checkpoint) if saved == 1 else None
+        if found is not None:
+            saved = found.run.replicas
+        if found is None or max(saved, live) > 1:
             raise NotSupportedError(
                 "Only a run of one process and one replica can continue on another "
                 "backend.",
