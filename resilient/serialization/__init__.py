@@ -8,7 +8,7 @@ dataclasses. Unknown values are refused, naming their place. Every layer above m
 import it.
 """
 
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
 
@@ -40,13 +40,3 @@ class Entry(TypedDict, total=False):
 
 # By home, the path at which an object was met first.
 Entries = dict[str, Entry]
-
-CallbackState = TypedDict(
-    "CallbackState",
-    {
-        "class": str,
-        "state_dict": NotRequired[Any],
-        "special": NotRequired[Any],
-        "objects": NotRequired[Entries],
-    },
-)

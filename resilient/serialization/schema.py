@@ -44,10 +44,6 @@ class SavedProgress:
     batch: Count
 
 
-# Of each batch, of each array in it, its shape; on TensorFlow that in each replica.
-SavedShapes = list[list[list[Any] | None]]
-
-
 @dataclasses.dataclass(frozen=True)
 class SavedLosses:
     """The state of the loss watch, from ``LossWatch.state``."""
