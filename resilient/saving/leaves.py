@@ -67,7 +67,7 @@ def values_of(process: SavedState[RunJson]) -> Values:
         "objects": values.get("stateful") or values.get("objects") or {},
     }
     if "history" in values:
-        sections["history"] = {"": values["history"]}
+        sections["history"] = dict(values["history"]["v"])
     return {
         (section, name): value
         for section, inside in sections.items()
