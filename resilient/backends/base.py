@@ -174,9 +174,6 @@ class Generators(Protocol):
     def set_random_state(self, state: dict[str, Any]) -> None:
         """Set what ``random_state`` returned."""
 
-    def check_random_state(self, state: dict[str, Any]) -> None:
-        """Raise (any class) unless ``set_random_state`` would accept it."""
-
 
 class Backend(Generators, Protocol):
     """What differs between the Keras backends.

@@ -83,10 +83,6 @@ class JaxBackend:
     def set_random_state(self, state: dict[str, Any]) -> None:
         pass
 
-    def check_random_state(self, state: dict[str, Any]) -> None:
-        if state != {}:
-            raise ValueError("JAX has none")
-
     def peek(self, tensor: Any, most: int) -> Callable[[], np.ndarray | None]:
         value = _value("a tensor", tensor)
         if value.is_deleted():  # given away by a loop's own step

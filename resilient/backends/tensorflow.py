@@ -10,13 +10,11 @@ is not part of ``random_state``.
 
 import random
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar
 
 import keras
-import msgspec
 import numpy as np
 import tensorflow as tf
-from msgspec import Meta
 
 # All private names of TensorFlow. There is no public way to read the seed of eager
 # operations, nor to ask for the global generator without creating it. A test in
@@ -34,20 +32,6 @@ from resilient.backends.arrays import (
 )
 from resilient.backends.base import Backend, HeldTensors
 from resilient.backends.tensorflow_files import CPU, Held, tensor_of, to_numpy
-
-# Words of a generator's state, by algorithm: Philox, ThreeFry, what TensorFlow picks
-_WORDS = {1: 3, 2: 2, 3: 3}
-
-
-class _Generator(TypedDict):
-    algorithm: Literal[1, 2, 3]
-    state: list[Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]]
-
-
-class _RandomState(TypedDict):
-    seed: int | None
-    operation_seeds: tuple[Any, ...] | None
-    global_generator: _Generator | None
 
 
 class TensorFlowBackend:
@@ -103,14 +87,6 @@ class TensorFlowBackend:
             context.context()._rng.setstate(state["operation_seeds"])
         if state["global_generator"] is not None:
             _set_global_generator(**state["global_generator"])
-
-    def check_random_state(self, state: dict[str, Any]) -> None:
-        checked = msgspec.convert(state, _RandomState)
-        if checked["operation_seeds"] is not None:
-            random.Random().setstate(checked["operation_seeds"])
-        generator = checked["global_generator"]
-        if generator and len(generator["state"]) != _WORDS[generator["algorithm"]]:
-            raise ValueError("the state of a different algorithm")
 
     def peek(self, tensor: Any, most: int) -> Callable[[], np.ndarray | None]:
         # Keras has read the loss of this step: no device is busy.

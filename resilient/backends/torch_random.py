@@ -33,23 +33,13 @@ class TorchGenerators:
         for generator, device_state in zip(live, saved, strict=False):
             _set_state(generator, device_state)
 
-    def check_random_state(self, state: dict[str, Any]) -> None:
-        """Raise, of any class, unless ``set_random_state`` would take it."""
-        _set_state(torch.Generator(), state["cpu"])
-        for device_state in state["cuda"]:
-            _tensor(device_state)
-
 
 def _state(generator: torch.Generator) -> bytes:
     return generator.get_state().numpy().tobytes()  # type: ignore[no-any-return]
 
 
 def _set_state(generator: torch.Generator, state: bytes) -> None:
-    generator.set_state(_tensor(state))
-
-
-def _tensor(state: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(state), dtype=torch.uint8)
+    generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 def _cuda_generators() -> Sequence[torch.Generator]:

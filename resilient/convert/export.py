@@ -140,8 +140,6 @@ def _write_model(
             "named there.",
             received=f"{checkpoint.path}, and no model",
             hint="Pass the built and compiled model or, on the command line, a "
-            "function that returns it: --model module:function. If you trust the "
-            "checkpoint, keras.models.model_from_json rebuilds the model from "
-            "`architecture` in its run.json.",
+            "function that returns it: --model module:function.",
         )
     keras_files.write(path, model, saved, checkpoint.path)

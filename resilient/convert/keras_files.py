@@ -18,14 +18,15 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from resilient.backends import get_backend
 from resilient.convert.hdf5_files import layout
 from resilient.convert.matching import by_loading, require_same, set_by
 from resilient.convert.tensor_files import Tensors
 from resilient.errors import NotSupportedError, warn_not_exact
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import RunJson
-from resilient.state.variables import Leaf
-from resilient.state.weights import group, kept, needed, put, ready
+from resilient.state.variables import Leaf, kept
+from resilient.state.weights import group, needed, put, ready
 
 _IN_KERAS = "model.weights.h5"
 _KNOWN = {"config.json", "metadata.json", _IN_KERAS}
@@ -99,7 +100,7 @@ def write(
         NotSupportedError: Keras would not save all of it.
     """
     live = ready(model)
-    with kept(live):
+    with kept(get_backend(), live):
         pairs = put(model, saved.run.variables, saved.tensors, source)
         if path.suffix == ".h5":  # .keras is put together in memory
             _require_room(path, model, live)

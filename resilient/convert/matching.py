@@ -16,7 +16,7 @@ from resilient.convert.tensor_files import Tensors, unique_names
 from resilient.errors import CheckpointMismatchError
 from resilient.state import variables
 from resilient.state.variables import Leaf
-from resilient.state.weights import GROUPS, group, kept, needed, ready
+from resilient.state.weights import GROUPS, group, needed, ready
 
 # Name of a tensor -> shape and name of its dtype.
 Layout = Mapping[str, tuple[tuple[int, ...], str]]
@@ -100,7 +100,7 @@ def set_by(live: Sequence[Leaf], load: Callable[[], None]) -> Tensors:
     It is called twice, over different values: a variable that differs afterwards is one
     that it did not set.
     """
-    with kept(live):
+    with variables.kept(get_backend(), live):
         first, second = (_loaded_over(fill, live, load) for fill in (0, 1))
     return {
         name: value

@@ -22,7 +22,7 @@ from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import JSON
 from resilient.serialization.state_dict import Stateful
-from resilient.state.data_comparison import data_differences
+from resilient.state.comparison import data_differences
 
 # Keras's adapter -> the module and the name of ours.
 _OURS = {

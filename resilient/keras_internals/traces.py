@@ -84,9 +84,7 @@ def trace_again(model: keras.Model, name: str, shapes: Shapes, spec: Any) -> boo
             if each.__name__ == _ONE:
                 for one in shapes:
                     each.get_concrete_function(_with_shapes(spec, one))
-    except (
-        Exception
-    ):  # a custom step may raise anything; the first batch will raise it again
+    except Exception:  # a custom step may raise anything; its first batch will, too
         logger.debug("a step could not be traced again", exc_info=True)
     return _shapes(model, name) == shapes
 

@@ -67,11 +67,10 @@ class SavedState(Generic[R_co]):
         """The same, with variables cast to the dtypes of these."""
         if self.saver is None:
             return self
-        saved = self.run.variables
-        from resilient.state import other_dtypes
+        from resilient.state.other_dtypes import cast
 
-        run = replace(self.run, variables=other_dtypes.layout(saved, live))
-        tensors = other_dtypes.Converted(self.tensors, saved, live)
+        variables, tensors = cast(self.run.variables, self.tensors, live)
+        run = replace(self.run, variables=variables)
         return replace(self, run=run, tensors=tensors)
 
 

@@ -54,7 +54,6 @@ class FitRun(RunJson):
         attributes: What else training changed in Python objects, by home.
         gradients: Gradients that a step of the user's leaves on PyTorch.
         traces: What was compiled, by batch size.
-        architecture: The model's config; None if it has none.
     """
 
     kind = "fit"
@@ -72,7 +71,6 @@ class FitRun(RunJson):
     attributes: JSON
     gradients: JSON
     traces: JSON
-    architecture: str | None
 
 
 @dataclass(frozen=True, kw_only=True)

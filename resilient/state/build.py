@@ -15,16 +15,8 @@ import keras
 
 from resilient import keras_internals
 from resilient.backends.base import Backend
-from resilient.errors import warn_not_exact
-from resilient.state import rng
 from resilient.state.rng import kept_random_state
-from resilient.state.variables import (
-    assign,
-    leaves,
-    live_tensors,
-    once,
-    variables_of,
-)
+from resilient.state.variables import kept, leaves, variables_of
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +37,7 @@ def ensure_built(
     ways: list[Callable[[], None]] = [lambda: try_a_step(model, iterator, backend)]
     if keras_internals.BACKEND == "tensorflow":
         ways.insert(0, lambda: _build_symbolically(model, iterator))
-        if type(model).train_step is not keras.Model.train_step:
+        if not has_keras_step(model):
             # Its optimizer may train only some of the weights, and its metrics may be
             # idle: a symbolic build would build more than its steps do.
             ways.reverse()
@@ -60,7 +52,8 @@ def build_early(
 ) -> None:
     """Create before the first step the variables that the step would create.
 
-    A model with a custom ``train_step`` may create others, and is left alone.
+    A model with a custom ``train_step`` may create others, and is left alone. So is one
+    without weights: its layers may draw random numbers when they are built.
 
     Args:
         model: The compiled model, about to train for the first time.
@@ -68,21 +61,18 @@ def build_early(
         backend: The model's backend.
         leave: Random generators that prefetching data draws from.
     """
-    of_keras = type(model).train_step is keras.Model.train_step
-    if keras_internals.BACKEND != "tensorflow" or not of_keras:
-        return
-    if is_built(model):  # its `call` may draw once more
-        with kept_random_state(backend, leave):
+    if (
+        keras_internals.BACKEND == "tensorflow"
+        and has_keras_step(model)
+        and is_built(model)
+    ):
+        with kept_random_state(backend, leave):  # its `call` may draw
             _build_symbolically(model, iterator)
-        return
-    before = rng.capture(backend)  # its layers may draw now
-    _build_symbolically(model, iterator)
-    if rng.capture(backend) != before:
-        warn_not_exact(
-            "the start of a run is saved for rollbacks, so this model was built before "
-            "its first batch, which drew random numbers: model.fit may draw them later",
-            [type(model).__name__],
-        )
+
+
+def has_keras_step(model: keras.Model) -> bool:
+    """Whether it trains as Keras does, without a ``train_step`` of its own."""
+    return type(model).train_step is keras.Model.train_step
 
 
 def build_optimizer(model: keras.Model) -> bool:
@@ -111,7 +101,7 @@ def is_built(model: keras.Model) -> bool:
 
 def _lacks_some(model: keras.Model, saved: list[dict[str, Any]]) -> bool:
     """Whether building may help, which only adds variables."""
-    return sum(1 for _ in once(variables_of(model))) < len(saved)
+    return sum(1 for _ in variables_of(model)) < len(saved)
 
 
 def _build_symbolically(model: keras.Model, iterator: Any) -> None:
@@ -142,13 +132,8 @@ def take_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
 @contextlib.contextmanager
 def without_a_trace(model: keras.Model, backend: Backend) -> Iterator[None]:
     """Undo what steps in the body change: variables and the global random state."""
-    live = leaves(model)
-    before = backend.snapshot(live_tensors(model, live)).arrays
-    try:
-        with kept_random_state(backend):
-            yield
-    finally:
-        assign(backend, [leaf.to_json() for leaf in live], live, before)
+    with kept_random_state(backend), kept(backend, leaves(model)):
+        yield
 
 
 def try_a_step(model: keras.Model, iterator: Any, backend: Backend) -> None:
@@ -192,10 +177,9 @@ def _repeated_batch(model: keras.Model, adapter: Any) -> Any:
     def blank(spec: Any) -> Any:
         first, *rest = spec.shape
         shape = [2 if first is None else first, *(32 if n is None else n for n in rest)]
-        if isinstance(spec, tf.SparseTensorSpec):
-            nowhere = tf.zeros((0, len(shape)), tf.int64)
-            return tf.SparseTensor(nowhere, tf.zeros((0,), spec.dtype), shape)
         zeros = tf.zeros(shape, spec.dtype)
+        if isinstance(spec, tf.SparseTensorSpec):
+            return tf.sparse.from_dense(zeros)
         if isinstance(spec, tf.RaggedTensorSpec):
             return tf.RaggedTensor.from_tensor(
                 zeros,

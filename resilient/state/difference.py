@@ -3,9 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import Any
 
 from resilient.serialization import JSON
+
+SETTINGS = "settings"  # in ``Difference.of``: only warns
 
 
 @dataclass(frozen=True)
@@ -23,22 +26,26 @@ class Difference:
     group: str = ""
 
 
-def differences(saved: JSON, live: JSON) -> list[str]:
-    """Which facts differ, one line each, but for those inside of what differs.
+def changed(saved: JSON, live: JSON) -> list[str]:
+    """The names of the facts that differ, but for those inside of what differs.
 
     Args:
         saved: The facts of a checkpoint, by name.
         live: The facts of this run.
     """
-    found: dict[str, str] = {}
+    found: list[str] = []
     for name in saved | live:
-        was, now = saved.get(name), live.get(name)
-        inside = any(
-            name.startswith((f"{x}.", f"{x}[", f"{x} ", f"{x}:")) for x in found
-        )
-        if not inside and repr(was) != repr(now):  # nan equals itself, True is not 1
-            found[name] = line(name, was, now)
-    return [*found.values()]
+        inside = name.startswith(tuple(f"{x}{end}" for x in found for end in ".[ :"))
+        # As text, nan equals itself, and True is not 1.
+        if not inside and repr(saved.get(name)) != repr(live.get(name)):
+            found.append(name)
+    return found
+
+
+def differences(saved: JSON, live: JSON) -> list[str]:
+    """The same, a line each."""
+    names = changed(saved, live)
+    return [line(name, saved.get(name), live.get(name)) for name in names]
 
 
 def line(name: str, was: Any, now: Any) -> str:
@@ -52,19 +59,16 @@ def short(value: Any) -> str:
     return text if len(text) <= 300 else f"{text[:300]}..."
 
 
-def edits(was: Sequence[str], now: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """The edits that turn one list of names into the other, and where in each.
+def edits(
+    was: Sequence[str], now: Sequence[str]
+) -> Iterator[tuple[int, str | None, str | None]]:
+    """The edits that turn one list of names into the other.
 
     Yields:
-        ``"insert"``, ``"delete"`` or ``"replace"``, of one name each.
+        A place in the first list, what is there, and what replaces it.
     """
-    for what, i, end, j, stop in SequenceMatcher(
-        None, was, now, autojunk=False
-    ).get_opcodes():
-        for k in range(max(end - i, stop - j) if what != "equal" else 0):
-            if i + k < end and j + k < stop:
-                yield "replace", i + k, j + k
-            elif i + k < end:
-                yield "delete", i + k, stop
-            else:
-                yield "insert", end, j + k
+    matcher = SequenceMatcher(None, was, now, autojunk=False)
+    for what, i, end, j, stop in matcher.get_opcodes():
+        if what != "equal":
+            pairs = zip_longest(was[i:end], now[j:stop])
+            yield from ((i + k, *pair) for k, pair in enumerate(pairs))

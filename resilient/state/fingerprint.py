@@ -7,21 +7,17 @@ Three kinds of facts, which ``comparison`` compares:
 * ``determinism``: settings that decide whether computation is deterministic.
 
 Epochs, verbose, patience and the like are in none of these and may change freely.
-
-The model's architecture, as serialised by Keras, is kept for people: no model is
-created from it, since Keras would import the modules and instantiate the classes that a
-checkpoint names.
 """
 
-import json
-import logging
 import math
 import platform
-import warnings
+import zlib
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 
 from resilient import keras_internals
 from resilient.backends.base import Backend
@@ -29,30 +25,17 @@ from resilient.backends.determinism import in_effect
 from resilient.serialization import JSON
 from resilient.state import replicas
 from resilient.state.build import is_built
-from resilient.state.settings import Settings, is_referred, optimizers, raw_config
-from resilient.state.topology import topology
+from resilient.state.settings import Settings, is_referred, optimizers
 
-logger = logging.getLogger(__name__)
-
-_UNKNOWN = {
-    "connections": "how the layers are connected (the model has no config, since "
-    "something in it has no get_config)"
-}
-# Most characters of an architecture. (An initializer's argument may be a matrix.)
-_LONGEST = 1 << 22
 # Arguments of fit that may change between attempts, but not between processes.
 _SHARED = ("epochs", "validation_freq", "validation_steps", "class_weight")
 
 
 def fingerprint(
-    model: keras.Model,
-    data: JSON,
-    fit_arguments: Mapping[str, Any],
-    backend: Backend,
-    config: JSON,
+    model: keras.Model, data: JSON, fit_arguments: Mapping[str, Any], backend: Backend
 ) -> JSON:
     """The facts of this run as JSON; arguments as for ``RunFingerprint``."""
-    function = of_layers(model, config)
+    function = of_layers(model)
     rest = {
         "identity": {
             "backend": keras_internals.BACKEND,
@@ -62,31 +45,25 @@ def fingerprint(
             "steps_per_epoch": fit_arguments["steps_per_epoch"],
             **{f"data {name}": value for name, value in data.items()},
         },
-        "settings": {**_spread(model), **environment(backend)},
+        "settings": {"devices": _devices(model), **environment(backend)},
         "determinism": in_effect(),
     }
     return {part: {**function[part], **rest[part]} for part in rest}
 
 
-def _is_functional(model: keras.layers.Layer) -> bool:
-    return hasattr(model, "operations") and not isinstance(model, keras.Sequential)
-
-
-def of_layers(model: keras.layers.Layer, config: JSON) -> JSON:
-    """Facts about what a model or layer with this config computes, and how it trains.
-
-    Args:
-        model: The model or layer, built.
-        config: What its ``get_config()`` returns.
-    """
+def of_layers(model: keras.layers.Layer) -> JSON:
+    """Facts about what a built model or layer computes, and how it trains."""
     settings = Settings(model, whole=True)
-    layers = settings.layers[isinstance(model, keras.Model) :]
+    first, connections = int(isinstance(model, keras.Model)), JSON()
+    for number, layer in enumerate(settings.layers, -first):
+        name = f"layer {number} " if layer is not model else ""
+        connections |= _connections(layer, name)
+    layers = settings.layers[first:]
     return {
         "identity": {
             "model": type(model).__name__,
             "layers": [type(layer).__name__ for layer in layers],
-            **topology(config),
-            **({} if "layers" in config or not _is_functional(model) else _UNKNOWN),
+            **connections,
         },
         "settings": {
             "keras": keras.__version__,
@@ -97,17 +74,60 @@ def of_layers(model: keras.layers.Layer, config: JSON) -> JSON:
     }
 
 
-def _spread(model: keras.Model) -> JSON:
+def _connections(model: Any, name: str) -> JSON:
+    """What each operation of a functional model is called on.
+
+    Two models with equal layers may still compute different things: a layer has other
+    inputs, or an operation another constant. Keras's automatic names differ from
+    process to process, so tensors are known by the place of the operation that makes
+    them.
+    """
+    depths = sorted(getattr(model, "_nodes_by_depth", {}).items(), reverse=True)
+    nodes = [node for _, found in depths for node in found]
+    places = {id(each): n for n, each in enumerate(model.operations if nodes else ())}
+    tensors, calls = dict[int, str](), Counter[int]()
+    for node in nodes:
+        place = places[id(node.operation)]
+        for index, tensor in enumerate(node.outputs):
+            tensors[id(tensor)] = f"{place}.{calls[place]}.{index}"
+        calls[place] += 1
+
+    def described(value: Any) -> Any:
+        if isinstance(value, keras.KerasTensor):
+            return tensors.get(id(value))
+        if keras.ops.is_tensor(value):
+            value = keras.ops.convert_to_numpy(value)
+        if isinstance(value, (np.ndarray, np.generic)):
+            return f"an array, checksum {zlib.crc32(repr(value.tolist()).encode()):08x}"
+        # Other values may contain addresses or automatic names.
+        return repr(value) if isinstance(value, (bool, int, float)) else None
+
+    def all_of(value: Any) -> list[Any]:
+        found = keras.tree.flatten_with_path(value)
+        return [[".".join(map(str, path)), described(each)] for path, each in found]
+
+    found = dict[str, list[Any]]()
+    for node in nodes:
+        given, kind = node.arguments, type(node.operation).__name__
+        operation = f"inputs of {name}operation {places[id(node.operation)]} ({kind})"
+        found.setdefault(operation, []).append(all_of([given.args, given.kwargs]))
+    if nodes:
+        found[f"inputs of {name}outputs"] = all_of([model.input, model.output])
+    return found
+
+
+def _devices(model: keras.Model) -> str:
     """The replicas or devices, which determine the order of sums."""
     distribution = keras.distribution.distribution()
-    number, found = replicas.count(model), JSON()
+    number = replicas.count(model)
+    found = f"{number} replicas" if number > 1 else "one device"
     if distribution is not None:
         shape = [int(n) for n in distribution.device_mesh.shape]
-        number, found = math.prod(shape), {"device mesh": shape}
-    elif number > 1:
-        found = {"replicas": number}
+        found = f"a mesh of {' x '.join(map(str, shape))} devices"
+        number = math.prod(shape)
     if number > 2:  # two have only one order
-        found["sums between processes"] = replicas.are_in_several_processes(model)
+        several = replicas.are_in_several_processes(model)
+        found += f" in {'several processes' if several else 'one process'}"
     return found
 
 
@@ -122,7 +142,6 @@ class RunFingerprint:
 
     Attributes:
         rates: The script's learning rates that are plain numbers, by name.
-        architecture: The model's.
     """
 
     def __init__(
@@ -134,7 +153,6 @@ class RunFingerprint:
     ) -> None:
         found = learning_rates(model.optimizer)
         self.rates = {name: number for name, (_, number) in found.items()}
-        self.architecture = Architecture(model)
         self._model = model
         self._rest = data, fit_arguments, backend
         self._complete: JSON | None = None
@@ -143,8 +161,7 @@ class RunFingerprint:
         """The fingerprint, which callbacks' changes to a built model do not affect."""
         if self._complete is not None:
             return self._complete
-        config = self.architecture.config()
-        found = fingerprint(self._model, *self._rest, config)
+        found = fingerprint(self._model, *self._rest)
         if is_built(self._model):
             self._complete = found
         return found
@@ -201,47 +218,3 @@ def environment(backend: Backend) -> dict[str, str]:
 def class_names(optimizer: Any) -> list[str]:
     """The class of an optimizer, and of each optimizer that it holds."""
     return [type(each).__name__ for _, each in optimizers(optimizer)]
-
-
-class Architecture:
-    """The architecture of a compiled model as text, known once it is built."""
-
-    def __init__(self, model: keras.Model) -> None:
-        self._model = model
-        self._built = False
-        self._text: str | None = None
-
-    def now(self) -> str | None:
-        """The text, computed once; None if there is none (yet)."""
-        self._serialize()
-        return self._text
-
-    def config(self) -> JSON:
-        """What the model's ``get_config()`` returns; empty if there is none."""
-        # What the text was made of has the same, and large models need seconds for it.
-        whole = self._serialize()
-        return raw_config(self._model) if whole is None else dict(whole["config"])
-
-    def _serialize(self) -> JSON | None:
-        """What Keras makes of the model, the first time that it is built."""
-        if self._built or not is_built(self._model):
-            return None
-        self._built = True
-        whole, self._text = _serialised(self._model)
-        return whole
-
-
-def _serialised(model: keras.Model) -> tuple[JSON | None, str | None]:
-    """As an object, and as text."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # as above
-            whole = keras.saving.serialize_keras_object(model)
-            text = json.dumps(whole)
-    except Exception:  # a custom get_config may raise anything
-        logger.debug("the model has no config", exc_info=True)
-        return None, None
-    if len(text) > _LONGEST:
-        logger.debug("the model's config is too long to keep")
-        return whole, None
-    return whole, text

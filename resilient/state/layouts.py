@@ -1,19 +1,18 @@
 """Says how a checkpoint's list of tensors differs from the live model's.
 
-They are matched by structure, and differences are worded for users: metrics by their
-names, everything else by path, shape and dtype.
+Differences are worded for users: metrics by their names, everything else by path, shape
+and dtype.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
-from resilient.state.variables import GROUPS, Leaf
+from resilient.state.difference import line
+from resilient.state.place import place
+from resilient.state.variables import GROUPS, Leaf, Saved, matched
 
 _NAMED = 20  # differences; with a changed width nearly all variables differ
 _WEIGHT_GROUPS = GROUPS[:2]
 _WEIGHTS = tuple(f"{group}." for group in _WEIGHT_GROUPS)
-
-Saved = Sequence[dict[str, Any]]  # as Leaf.to_json
 
 
 def differences(
@@ -24,49 +23,39 @@ def differences(
     for group in groups:
         theirs = [s for s in saved if s["name"].startswith(f"{group}.")]
         ours = [leaf for leaf in live if leaf.name.startswith(f"{group}.")]
-        if group == "metrics" and (named := _other_metrics(theirs, ours)):
-            found += named
-            continue
-        if len(theirs) != len(ours):
-            found.append(
-                f"{group} variables: the checkpoint has {len(theirs)}, "
-                f"this model has {len(ours)}"
-            )
-        for old, new in zip(theirs, ours, strict=False):
-            if (tuple(old["shape"]), old["dtype"]) != (new.shape, new.dtype):
-                found.append(
-                    f"{group} variable {new.path}: the checkpoint has {old['path']} "
-                    f"{tuple(old['shape'])} {old['dtype']}, "
-                    f"this model has {new.shape} {new.dtype}"
-                )
+        pairs = matched(theirs, ours)
+        if len(theirs) != len(pairs) or len(ours) != len(pairs):
+            found.append(_others(group, theirs, ours))
+        found += [
+            f"{group} variable {new.path}: the checkpoint has {old['path']} "
+            f"{tuple(old['shape'])} {old['dtype']}, "
+            f"this model has {new.shape} {new.dtype}"
+            for old, new in pairs
+            if (tuple(old["shape"]), old["dtype"]) != (new.shape, new.dtype)
+        ]
     if len(found) > _NAMED:
         found[_NAMED:] = [f"and {len(found) - _NAMED:,} more variables"]
     return found
 
 
-def _other_metrics(saved: Saved, live: Sequence[Leaf]) -> list[str]:
-    """The metrics that only one side has, if that is the difference.
+def _others(group: str, saved: Saved, live: Sequence[Leaf]) -> str:
+    """The variables that only one side has.
 
-    A metric's name is the first part of its variables' paths. Numbers in automatic
-    names depend on what was created before, so an equal number of variables is not a
-    difference.
+    A metric's name is the first part of its variables' paths.
     """
-    if len(saved) == len(live):
-        return []
-    theirs, ours = (
-        list(dict.fromkeys(path.partition("/")[0] for path in paths))
-        for paths in ([s["path"] for s in saved], [leaf.path for leaf in live])
-    )
-    added = [name for name in ours if name not in theirs]
-    gone = [name for name in theirs if name not in ours]
-    return [
-        f"metrics: {who} has {', '.join(names)}, which {other} does not have"
-        for who, names, other in (
-            ("this model", added, "the checkpoint"),
-            ("the checkpoint", gone, "this model"),
+    theirs = {place(each["name"]): each["path"] for each in saved}
+    ours = {place(leaf.name): leaf.path for leaf in live}
+    if group == "metrics":
+        found = (
+            {x.partition("/")[0]: 0 for x in each.values()} for each in (theirs, ours)
         )
-        if names
-    ]
+        return line("metrics", *map(list, found))
+    both = theirs.keys() & ours.keys()
+    alone = [path for where, path in (theirs | ours).items() if where not in both]
+    return (
+        f"{group} variables: the checkpoint has {len(theirs)}, this model has "
+        f"{len(ours)}; only one has {', '.join(alone[:5])}"
+    )
 
 
 def weight_differences(saved: Saved, live: Sequence[Leaf]) -> list[str]:

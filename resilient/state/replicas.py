@@ -31,7 +31,7 @@ def copies(group: str, target: Any) -> Copies:
         return {"": [target]}
     if group in SHARED and not is_read_by_replica(target):
         return {"": list(found.values())}
-    return {suffix(replica): [each] for replica, each in found.items()}
+    return {f".replica_{number}": [each] for number, each in found.items()}
 
 
 def count(model: keras.Model) -> int:
@@ -66,11 +66,6 @@ def are_in_several_processes(model: keras.Model) -> bool:
 
         return bool(jax.process_count() > 1)
     return _ranks() > 1
-
-
-def suffix(replica: int) -> str:
-    """The suffix of the name of a replica's own tensor."""
-    return f".replica_{replica}"
 
 
 def _components(target: Any) -> dict[int, Any]:

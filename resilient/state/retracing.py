@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 class Retracing:
     """What a resumed process still has to compile.
 
-    This base class does nothing: JAX compiles for each size separately.
+    TensorFlow traces before the first batch comes. JAX compiles for each size
+    separately, and so has nothing to repeat.
 
     Attributes:
         of_steps: Whether ``before_step`` is to be called.
@@ -37,10 +38,11 @@ class Retracing:
     def __init__(self, model: keras.Model, backend: Backend) -> None:
         self._model, self._backend = model, backend
         self._left: JSON = {}
+        self._begun: set[str] = set()
 
     def now(self) -> JSON:
         """Sizes by function name in the order of compilation, for a checkpoint."""
-        return {}
+        return self._left | traces.of(self._model)
 
     def expect(self, traces: Mapping[str, Any]) -> None:
         """Compile again what ``now`` returned when the checkpoint was taken."""
@@ -48,6 +50,16 @@ class Retracing:
 
     def before_batches(self, name: str, iterator: Any) -> None:
         """A function of the model is about to be called with Keras's iterator."""
+        if BACKEND != "tensorflow" or name in self._begun:
+            return
+        self._begun.add(name)
+        shapes = self._left.pop(name, None)
+        with kept_random_state(self._backend):
+            spec = keras_own(iterator).element_spec
+            if not traces.matter(self._model):
+                traces.forget_others(self._model, name, spec)
+            elif shapes and not traces.trace_again(self._model, name, shapes, spec):
+                self._say(name)
 
     def before_step(self, name: str, batches: Any) -> None:
         """A function of the model is about to be called with a list of one batch."""
@@ -58,32 +70,6 @@ class Retracing:
             "interruption, so results may round differently",
             [name],
         )
-
-
-class TensorFlowRetracing(Retracing):
-    """Traces before the first batch comes."""
-
-    def __init__(self, model: keras.Model, backend: Backend) -> None:
-        super().__init__(model, backend)
-        self._begun: set[str] = set()
-
-    def now(self) -> JSON:
-        return self._left | traces.of(self._model)
-
-    def before_batches(self, name: str, iterator: Any) -> None:
-        if name in self._begun:
-            return
-        self._begun.add(name)
-        shapes = self._left.pop(name, None)
-        with kept_random_state(self._backend):
-            spec = keras_own(iterator).element_spec
-            if not traces.matter(self._model):
-                traces.forget_others(self._model, name, spec)
-                return
-            again = traces.trace_again
-            done = shapes is None or again(self._model, name, shapes, spec)
-        if not done:
-            self._say(name)
 
 
 class TorchRetracing(Retracing):
@@ -99,7 +85,9 @@ class TorchRetracing(Retracing):
         self._known: dict[str, list[Any]] = {}
         self._last: tuple[str, list[Any], int] | None = None
         if self.of_steps and _compiled():
-            _forget()
+            import torch
+
+            torch.compiler.reset()
 
     def now(self) -> JSON:
         self._look_back()
@@ -141,8 +129,7 @@ class TorchRetracing(Retracing):
 
 def of(model: keras.Model, backend: Backend) -> Retracing:
     """The implementation for this backend."""
-    ways = {"tensorflow": TensorFlowRetracing, "torch": TorchRetracing}
-    return ways.get(BACKEND, Retracing)(model, backend)
+    return (TorchRetracing if BACKEND == "torch" else Retracing)(model, backend)
 
 
 def _shapes(batches: Any) -> list[list[int] | None]:
@@ -158,12 +145,6 @@ def _blank(like: Any, shape: list[int] | None) -> Any:
     if isinstance(like, np.ndarray):
         return np.zeros(shape, like.dtype)
     return like.new_zeros(shape)
-
-
-def _forget() -> None:
-    import torch
-
-    torch.compiler.reset()
 
 
 def _compiled() -> int:

@@ -10,27 +10,19 @@ thread: call this from the training thread.
 """
 
 import contextlib
-import random
 import sys
-import warnings
 from collections.abc import Container, Iterator
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, TypedDict
 
-import numpy as np
 from msgspec import Meta
 
-from resilient.backends import BACKENDS, get_backend
+from resilient.backends import get_backend
 from resilient.backends.base import Backend, Generators
-from resilient.errors import NotExactWarning, NotSupportedError
+from resilient.errors import NotSupportedError
 from resilient.serialization import JSON, rng
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
-from resilient.serialization.schema import (
-    Int64,
-    MalformedError,
-    taking,
-    well_formed,
-)
+from resilient.serialization.schema import Int64, taking
 
 # Backends with a global random state of their own.
 _DRAWN_FROM = ("tensorflow", "torch")
@@ -43,24 +35,20 @@ class RandomState(TypedDict):
     numpy: dict[str, Any]
     keras: Annotated[list[Int64], Meta(min_length=2, max_length=2)] | None
     backends: dict[str, Any]
-    backend: NotRequired[str]  # the training backend
+    backend: str  # the training backend
 
 
 def capture(backend: Backend) -> JSON:
     """The state of every global generator; draws from none of them."""
     from resilient import keras_internals
 
-    loaded = [
-        name for name in _DRAWN_FROM if name in sys.modules and name != backend.name
-    ]
-    backends = {name: _generators(name) for name in loaded} | {backend.name: backend}
     return {
         "python": rng.state(rng.PYTHON),
         "numpy": _numpy_state(),
         "keras": keras_internals.global_seed_generator_state(),
         "backends": {
-            name: encode(each.random_state(), {}, name)
-            for name, each in backends.items()
+            name: encode(_generators(name, backend).random_state(), {}, name)
+            for name in dict.fromkeys([*_loaded(), backend.name])
         },
         "backend": backend.name,
     }
@@ -77,20 +65,19 @@ def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> Non
         leave: Which of "python", "numpy" and "torch" to leave alone.
 
     Raises:
+        BackendNotAvailableError: A library that drew is not installed any more.
         MalformedError: It is not a result of ``capture``.
     """
     from resilient import keras_internals
 
-    state = _known(backend, state)
-    for name, backend_state in state["backends"].items():
-        if name in leave:
+    elsewhere = state["backend"] != backend.name
+    for name, saved in state["backends"].items():
+        # What trained elsewhere may be missing here; if it is loaded, data may draw.
+        if name in leave or (elsewhere and name not in _loaded()):
             continue
-        each = _of(name, backend)
-        if each is None:
-            _warn_missing(name)
-        else:
-            with taking(f"the random state of {name}"):
-                each.set_random_state(decode(backend_state, {}))
+        generators = _generators(name, backend)
+        with taking(f"the random state of {name}"):
+            generators.set_random_state(decode(saved, {}))
     # Before Python's: a recreated seed generator may draw its seed from there.
     with taking("the random state of keras"):
         keras_internals.set_global_seed_generator_state(state["keras"], backend.assign)
@@ -98,22 +85,6 @@ def restore(backend: Backend, state: JSON, leave: Container[object] = ()) -> Non
         rng.set_state(rng.NUMPY, state["numpy"])
     if "python" not in leave:
         rng.set_state(rng.PYTHON, state["python"])
-
-
-def check(backend: Backend, state: JSON) -> None:
-    """Raise unless ``restore`` would accept it; set nothing.
-
-    Raises:
-        MalformedError: It is not a result of ``capture``.
-    """
-    state = _known(backend, state)
-    for name, backend_state in state["backends"].items():
-        each = _of(name, backend)
-        if each is not None:
-            with taking(f"the random state of {name}"):
-                each.check_random_state(decode(backend_state, {}))
-    rng.set_state(np.random.RandomState(0), state["numpy"])
-    rng.set_state(random.Random(0), state["python"])
 
 
 @contextlib.contextmanager
@@ -138,54 +109,20 @@ def drawn_from(before: JSON, after: JSON) -> set[str]:
     return found | ({"torch"} if None not in torch and torch[0] != torch[1] else set())
 
 
-def _known(backend: Backend, state: JSON) -> JSON:
-    """The part of a state that can be set here; another backend may have saved it.
-
-    Libraries loaded in this process may draw here as well, for data. Keras seeds have
-    32 bits, which torch shows with a sign.
-    """
-    state = well_formed(RandomState, state, "the random state")
-    backends, ours = state["backends"], backend.name
-    others = backends.keys() & set(BACKENDS) - {ours, *_DRAWN_FROM}
-    guess = (
-        "" if others or ours not in backends else ours
-    )  # older checkpoints do not tell
-    if state.get("backend", guess) == ours:
-        return state
-    useless = set(BACKENDS) - {n for n in _DRAWN_FROM if n in sys.modules}
-    loaded = {n: s for n, s in backends.items() if n not in useless}
-    seeds = state["keras"] and [number & 0xFFFFFFFF for number in state["keras"]]
-    return {**state, "backends": loaded, "keras": seeds}
+def _loaded() -> list[str]:
+    """The libraries that draw and are loaded here."""
+    return [name for name in _DRAWN_FROM if sys.modules.get(name)]
 
 
-def _of(name: str, backend: Backend) -> Generators | None:
-    """A library that draws, imported here if it was loaded then and is installed."""
+def _generators(name: str, backend: Backend) -> Generators:
+    """Those of a library; one that was loaded when the state was saved is imported."""
     if name == backend.name:
         return backend
-    if name not in _DRAWN_FROM:
-        raise MalformedError(f"the random state of {name!r}")
-    try:
-        return _generators(name)
-    except ImportError:
-        return None
-
-
-def _generators(name: str) -> Generators:
-    """Those of a library that does not train here."""
-    if name == "torch":  # importing the rest of its adapter takes 0.4 s
+    if name == "torch" and name in _loaded():  # its whole adapter takes 0.4 s
         from resilient.backends.torch_random import GENERATORS
 
         return GENERATORS
     return get_backend(name)
-
-
-def _warn_missing(name: str) -> None:
-    warnings.warn(
-        f"Random numbers drawn from {name} will differ: it was loaded when the "
-        "checkpoint was saved and is not installed now.",
-        NotExactWarning,
-        stacklevel=3,
-    )
 
 
 def _numpy_state() -> JSON:

@@ -13,21 +13,6 @@ import keras
 from resilient import keras_internals
 from resilient.keras_internals import traces
 
-_STATEFUL = frozenset(
-    {
-        "Multinomial",
-        "ParameterizedTruncatedNormal",
-        "RandomGamma",
-        "RandomPoisson",
-        "RandomPoissonV2",
-        "RandomShuffle",
-        "RandomStandardNormal",
-        "RandomUniform",
-        "RandomUniformInt",
-        "TruncatedNormal",
-    }
-)
-
 # Functions of tf.data, see data/tf_data, and single operations, whose state is saved.
 _OTHERS = ("__inference_Dataset_", "__wrapped__")
 
@@ -65,4 +50,10 @@ def operations_of_new_functions(known: set[str]) -> list[str]:
 
 
 def _stateful(nodes: Any) -> set[str]:
-    return {f"{n.name} ({n.op})" for n in nodes if n.op in _STATEFUL}
+    # Seeds of stateless operations are inputs. cuDNN's draw for a dropout, which Keras
+    # does itself.
+    return {
+        f"{n.name} ({n.op})"
+        for n in nodes
+        if "seed2" in n.attr and not n.op.startswith("CudnnRNN")
+    }

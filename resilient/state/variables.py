@@ -8,6 +8,7 @@ Tensors are matched by structure (group, order, shape, dtype). Paths are only fo
 messages: Keras's automatic names differ from one process to the next.
 """
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,15 @@ import keras
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.errors import message
+from resilient.serialization import JSON
 from resilient.state import replicas
+from resilient.state.place import place
 
 GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
 LOOP = "loop"  # the only group whose variables a custom loop names itself
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+
+Saved = Sequence[JSON]  # the variables in a checkpoint, as ``Leaf.to_json``
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class Leaf:
     copies: replicas.Copies
     slot: tuple[str, int]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JSON:
         return _json(self.name, self.path, self.shape, self.dtype)
 
 
@@ -59,15 +64,18 @@ Variable = tuple[str, int, str, Any]
 
 def leaves(model: keras.Model) -> list[Leaf]:
     """Every tensor of the model's state once, in a stable order."""
-    return [leaf(*variable) for variable in once(variables_of(model))]
+    return [leaf(*variable) for variable in variables_of(model)]
 
 
 def variables_of(model: Any) -> Iterator[Variable]:
-    """Every variable of a model or a layer: group, index, path and variable."""
+    """Every variable of a model or a layer once: group, index, path and variable."""
+    seen = set[int]()
     for group in GROUPS:
         for index, variable in enumerate(_group(model, group)):
-            yield group, index, variable.path, variable
-    for index, (path, target) in enumerate(_extras(model)):
+            if is_new(variable, seen):  # layers repeat those of their layers
+                yield group, index, variable.path, variable
+    extras = [extra for extra in _extras(model) if is_new(extra[1], seen)]
+    for index, (path, target) in enumerate(extras):
         yield "extra", index, path, target
 
 
@@ -77,8 +85,12 @@ def leaves_of(variables: Iterable[Any]) -> list[Leaf]:
     Raises:
         TypeError: A variable cannot be assigned to.
     """
-    found = ((LOOP, i, _path(i, each), each) for i, each in enumerate(variables))
-    return [leaf(*variable) for variable in once(found)]
+    seen = set[int]()
+    return [
+        leaf(LOOP, index, _path(index, each), each)
+        for index, each in enumerate(variables)
+        if is_new(each, seen)
+    ]
 
 
 def _path(index: int, variable: Any) -> str:
@@ -95,10 +107,11 @@ def _path(index: int, variable: Any) -> str:
     return next(filter(None, names), f"variable {index}")
 
 
-def once(found: Iterable[Variable]) -> Iterator[Variable]:
-    """Variables, each the first time only: layers repeat those of their layers."""
-    seen: set[int] = set()
-    return (variable for variable in found if is_new(variable[-1], seen))
+def matched(saved: Saved, live: Iterable[Leaf]) -> list[tuple[JSON, Leaf]]:
+    """The variables that both have: as in a checkpoint's list, and live."""
+    theirs = {place(old["name"]): old for old in saved}
+    pairs = ((theirs.get(place(leaf.name)), leaf) for leaf in live)
+    return [(old, leaf) for old, leaf in pairs if old is not None]
 
 
 def live_tensors(model: keras.Model, state: list[Leaf]) -> dict[str, Any]:
@@ -135,25 +148,38 @@ def tensors(state: Sequence[Leaf]) -> dict[str, Any]:
 
 
 def assign(
-    backend: Backend,
-    layout: Sequence[Mapping[str, Any]],
-    live: Sequence[Leaf],
-    tensors: Mapping[str, Any],
+    backend: Backend, saved: Saved, live: Sequence[Leaf], tensors: Mapping[str, Any]
 ) -> None:
-    """Set every copy of the live variables, or raise CheckpointMismatchError.
+    """Set every copy of live variables that all are in a checkpoint's list.
 
-    ``layout`` lists the saved variables, as ``Leaf.to_json``; they match ``live``.
-    ``tensors`` are their values, by name.
+    Args:
+        backend: The adapter.
+        saved: The list.
+        live: The variables.
+        tensors: The checkpoint's, by name.
+
+    Raises:
+        CheckpointMismatchError: One does not fit; nothing was changed.
     """
     pairs = [
         (copy, tensors[old["name"] + suffix])
-        for old, leaf in zip(layout, live, strict=True)
+        for old, leaf in matched(saved, live)
         for suffix, copies in leaf.copies.items()
         for copy in copies
     ]
     for do in (backend.require_like, backend.assign):
         for pair in pairs:
             do(*pair)
+
+
+@contextlib.contextmanager
+def kept(backend: Backend, live: Sequence[Leaf]) -> Iterator[None]:
+    """Reset these variables on exit."""
+    before = dict(backend.snapshot(tensors(live)).arrays)
+    try:
+        yield
+    finally:
+        assign(backend, [leaf.to_json() for leaf in live], live, before)
 
 
 def _group(model: keras.Model, group: str) -> list[Any]:
@@ -233,34 +259,28 @@ def _extras(model: keras.Model) -> Iterator[tuple[str, Any]]:
 
 # Types that are or may hold a variable. Training waits while attributes are inspected,
 # and most are neither.
+_OWN = (keras.optimizers.Optimizer, keras.metrics.Metric)
+_CONTAINERS = (list, tuple, dict, keras.losses.Loss)
 _HOLDING = (
-    *(list, tuple, dict, keras.Variable, keras.optimizers.Optimizer),
-    *(keras.random.SeedGenerator, keras.metrics.Metric, keras.losses.Loss),
+    *(*_OWN, *_CONTAINERS, keras.Variable, keras.random.SeedGenerator),
     *keras_internals.backend_variables(),
 )
 
 
 def _variables(value: Any, within: frozenset[int] = frozenset()) -> list[Any]:
     """The variables in a value of one of these types."""
-    if id(value) in within:  # it holds itself
+    if isinstance(value, keras.optimizers.Optimizer) and not value.built:
         return []
-    if isinstance(value, keras.optimizers.Optimizer):
-        return list(value.variables) if value.built else []
+    if isinstance(value, _OWN):
+        return list(value.variables)
     if isinstance(value, keras.random.SeedGenerator):
         return [value.state]
-    if isinstance(value, keras.metrics.Metric):
-        return list(value.variables)
-    items: Iterable[Any]
-    if isinstance(value, (list, tuple)):
-        items = value
-    elif isinstance(value, dict):
-        items = value.values()
-    elif isinstance(value, keras.losses.Loss):
-        items = vars(value).values()
-    else:
+    if not isinstance(value, _CONTAINERS):
         return [value]
-    holding = [item for item in items if isinstance(item, _HOLDING)]
-    if not holding:  # as most
+    if id(value) in within:  # it holds itself
         return []
     within |= {id(value)}
+    items = vars(value) if isinstance(value, keras.losses.Loss) else value
+    items = items.values() if isinstance(items, dict) else items
+    holding = [item for item in items if isinstance(item, _HOLDING)]
     return [v for item in holding for v in _variables(item, within)]

@@ -4,8 +4,7 @@ All or nothing, matched by group, order, shape and dtype. Seeds and metrics are 
 if the checkpoint has them, and otherwise left alone.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from resilient.errors import CheckpointMismatchError
 from resilient.serialization import JSON
 from resilient.state import variables
 from resilient.state.build import build_optimizer
-from resilient.state.variables import Leaf
-
-Pairs = list[tuple[Mapping[str, Any], Leaf]]
+from resilient.state.layouts import differences
+from resilient.state.place import place
+from resilient.state.variables import Leaf, Saved
 
 GROUPS = ("trainable", "non_trainable", "optimizer")
 
@@ -46,12 +45,12 @@ def needed(model: keras.Model, live: Sequence[Leaf]) -> dict[str, Leaf]:
 
 def put(
     model: keras.Model,
-    saved: Sequence[JSON],
-    tensors: Any,
+    saved: Saved,
+    tensors: Mapping[str, Any],
     path: Path,
     *,
     extra: bool = False,
-) -> Pairs:
+) -> list[tuple[JSON, Leaf]]:
     """Set the weights, and the optimizer if the checkpoint has one.
 
     Args:
@@ -68,39 +67,15 @@ def put(
     Raises:
         CheckpointMismatchError: It belongs to a different model; nothing was changed.
     """
-    pairs = _pairs(model, saved, path, extra=extra)
-    layout, leaves = [old for old, _ in pairs], [leaf for _, leaf in pairs]
-    variables.assign(get_backend(), layout, leaves, tensors)
-    return pairs
-
-
-def _pairs(
-    model: keras.Model, saved: Sequence[JSON], path: Path, *, extra: bool
-) -> Pairs:
     groups = (*GROUPS, "extra") if extra else GROUPS
-    live = ready(model, groups)
-    theirs = {_slot(v["name"]): v for v in saved if group(v["name"]) in groups}
-    ours = {_slot(leaf.name): leaf for leaf in live}
-    begins_anew = not any(slot.startswith("optimizer.") for slot in theirs)
-    must = (
-        set(ours)
-        if extra
-        else {
-            _slot(name)
-            for name in needed(model, live)
-            if not (begins_anew and group(name) == "optimizer")
-        }
-    )
-    found = [f"missing: {ours[slot].path}" for slot in ours if slot in must - {*theirs}]
-    found += [f"unexpected: {theirs[k]['path']}" for k in theirs if k not in ours]
-    pairs: Pairs = [(theirs[slot], ours[slot]) for slot in theirs if slot in ours]
-    found += [
-        f"{old['path']}: the checkpoint has {tuple(old['shape'])} {old['dtype']}, "
-        f"this model's {leaf.path} is {leaf.shape} {leaf.dtype}"
-        for old, leaf in pairs
-        if (tuple(old["shape"]), old["dtype"]) != (leaf.shape, leaf.dtype)
-    ]
-    if found:
+    saved = [each for each in saved if group(each["name"]) in groups]
+    live, there = ready(model, groups), {place(each["name"]) for each in saved}
+    if not extra:
+        must = needed(model, live)
+        if not any(name.startswith("optimizer.") for name in there):  # begins anew
+            must = {n: leaf for n, leaf in must.items() if group(n) != "optimizer"}
+        live = [x for x in live if x.name in must or place(x.name) in there]
+    if found := differences(saved, live, groups=groups):
         raise CheckpointMismatchError(
             f"{path} does not match this model, or the model is not built yet. "
             "Nothing was changed.",
@@ -108,19 +83,5 @@ def _pairs(
             hint="Use the same model with the same optimizer, on the same backend, and "
             "build it (call it on a batch) first.",
         )
-    return pairs
-
-
-@contextlib.contextmanager
-def kept(live: Sequence[Leaf]) -> Iterator[None]:
-    """Reset every variable on exit."""
-    backend = get_backend()
-    before = dict(backend.snapshot(variables.tensors(live)).arrays)
-    try:
-        yield
-    finally:
-        variables.assign(backend, [leaf.to_json() for leaf in live], live, before)
-
-
-def _slot(name: str) -> str:
-    return ".".join(name.split(".")[:2])
+    variables.assign(get_backend(), saved, live, tensors)
+    return variables.matched(saved, live)

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from resilient.errors import message, warn_not_exact
 from resilient.progress import Progress
 from resilient.serialization import JSON
-from resilient.state.difference import Difference
+from resilient.state.difference import SETTINGS, Difference
 
 # What happens with each: which value wins, and from where.
 _WINS = {
@@ -92,10 +92,19 @@ class Changes:
 
     def refused(self, differences: Sequence[Difference]) -> list[Difference]:
         """The differences that are not allowed."""
-        return [each for each in differences if each.of not in self._allow]
+        fine = self._allow | {SETTINGS}
+        return [each for each in differences if each.of not in fine]
 
     def accept(self, differences: Sequence[Difference]) -> None:
         """Accept these, and warn about each once."""
+        if changed := [each.line for each in differences if each.of == SETTINGS]:
+            self.found.add(SETTINGS)
+            warn_not_exact(
+                "these settings changed since the checkpoint; training continues with "
+                "those of this script",
+                changed,
+            )
+        differences = [each for each in differences if each.of != SETTINGS]
         self.fresh |= {each.group for each in differences if each.group}
         told = {each["line"] for each in self.every if each["step"] == self._step}
         new = [each for each in differences if each.line[:1000] not in told]

@@ -70,7 +70,7 @@ TOPICS = {
     "many-fits": Topic(
         "Tuners and many fits",
         "`resilient.enabled`, `BackupAndRestore` or KerasTuner meets a changed script.",
-        "training/enabled training/fit/hook training/fit/finished training/fit/phases",
+        "training/enabled training/fit/hook training/fit/finished",
     ),
     "checkpoints": Topic(
         "Damaged or missing checkpoints",

@@ -5,7 +5,6 @@ import pytest
 
 from resilient.state.difference import differences
 from resilient.state.fingerprint import fingerprint
-from resilient.state.settings import raw_config
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -14,7 +13,7 @@ def of(layer, adapter, optimizer="sgd"):
     net = keras.Sequential([keras.Input((4, 2)), layer])
     net.compile(optimizer, "mse")
     arguments = {"initial_epoch": 0, "steps_per_epoch": None}
-    return fingerprint(net, {}, arguments, adapter, raw_config(net))
+    return fingerprint(net, {}, arguments, adapter)
 
 
 def test_settings_that_are_lists_are_compared(adapter):
@@ -56,11 +55,11 @@ def test_other_outputs_of_a_model_inside_are_told(adapter):
         net = outer(*order)
         net.compile("sgd", "mse")
         arguments = {"initial_epoch": 0, "steps_per_epoch": None}
-        return fingerprint(net, {}, arguments, adapter, raw_config(net))["identity"]
+        return fingerprint(net, {}, arguments, adapter)["identity"]
 
     assert differences(identity(0, 1), identity(0, 1)) == []
     (line,) = differences(identity(0, 1), identity(1, 0))
-    assert "(Functional) outputs: the checkpoint has [[1, 0, 0], [2, 0, 0]]" in line
+    assert line.startswith("inputs of layer 1 outputs: the checkpoint has [['0', '0.")
 
 
 def test_an_optimizer_that_another_wraps_is_compared(adapter):

@@ -3,10 +3,9 @@
 import keras
 import pytest
 
-from resilient.state.comparison import identity_differences, warn_of_settings
+from resilient.state.comparison import compare, is_training_only
+from resilient.state.difference import SETTINGS
 from resilient.state.fingerprint import fingerprint
-from resilient.state.settings import raw_config
-from resilient.state.training_only import is_training_only
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -42,24 +41,23 @@ def facts(layer, adapter):
     net = keras.Sequential([keras.Input((8, 4)), layer])
     net.compile("sgd", "mse")
     arguments = {"initial_epoch": 0, "steps_per_epoch": None}
-    return fingerprint(net, {}, arguments, adapter, raw_config(net))
+    return fingerprint(net, {}, arguments, adapter)
 
 
 @pytest.mark.parametrize("setting", FUNCTION)
 def test_another_function_is_another_model(setting, adapter):
     pair = [facts(FUNCTION[setting](x), adapter) for x in VALUES.get(setting, (1, 2))]
-    (found,) = identity_differences(*pair)
+    (found,) = compare(*pair)
     assert found.of == "config"
     assert f").{setting}: the checkpoint has " in found.line
-    warn_of_settings(*pair)  # says nothing of it
 
 
 @pytest.mark.parametrize("setting", TRAINING)
 def test_what_only_trains_is_a_setting(setting, adapter):
     pair = [facts(TRAINING[setting](x), adapter) for x in (0.25, 0.5)]
-    assert identity_differences(*pair) == []
-    with pytest.warns(match=rf"\)\.{setting}: the checkpoint has 0.25, this run has"):
-        warn_of_settings(*pair)
+    found = compare(*pair)
+    assert {each.of for each in found} == {SETTINGS}
+    assert f").{setting}: the checkpoint has 0.25, this run has" in found[0].line
 
 
 def test_every_setting_of_augmentation_is_one_of_training():
@@ -72,15 +70,15 @@ def test_every_setting_of_augmentation_is_one_of_training():
 def test_what_another_version_of_keras_does_not_know_is_no_difference(adapter):
     old, new = (facts(keras.layers.ReLU(), adapter) for _ in range(2))
     new["settings"]["layer 0 (ReLU).new_one"] = 3
-    assert len(identity_differences(old, new)) == 1
+    assert [each.of for each in compare(old, new)] == ["config"]
     old["settings"]["keras"] = "3.0.0"
-    assert identity_differences(old, new) == []
+    assert {each.of for each in compare(old, new)} == {SETTINGS}
 
 
 def test_code_is_compared_if_one_version_of_python_compiled_it(adapter):
     functions = (lambda x: x * 2.0, lambda x: x + 1.0)
     old, new = (facts(keras.layers.Lambda(each), adapter) for each in functions)
-    (found,) = identity_differences(old, new)
+    (found,) = compare(old, new)
     assert found.line.startswith("layer 1 (Lambda).function: the checkpoint has ")
     old["settings"]["python"] = "3.9.1"
-    assert identity_differences(old, new) == []
+    assert [each.of for each in compare(old, new)] == [SETTINGS]

@@ -250,6 +250,8 @@ AFTER_START = np.arange(4 * SIZE, BATCHES * SIZE)
 )
 def test_a_run_is_taken_back_to_its_start(tmp_path, of, eager):
     """The first batches are bad, and only the start was saved by then."""
+    if keras.backend.backend() == "tensorflow" and of is unbuilt:
+        pytest.skip("weights that do not exist are not saved: see below")
     made = {"of": of, "run_eagerly": eager, "metrics": ["mae"]}
     counter, net = Counter(), fitting.model(**made)
     how = {"on_nan": FROM_START, "save_freq": "epoch", "callbacks": [counter]}

@@ -19,6 +19,7 @@ from resilient.serialization.schema import MalformedError, well_formed
 from resilient.state import layouts, replicas, variables
 from resilient.state.difference import Difference, line
 from resilient.state.difference import differences as fact_differences
+from resilient.state.place import place
 from resilient.state.variables import Leaf
 
 __all__ = ["Objects"]
@@ -141,7 +142,7 @@ class Objects:
             live: What ``leaves`` returned.
             arrays: Receives the larger arrays.
         """
-        places = {id(leaf.target): _place(leaf) for leaf in live}
+        places = {id(leaf.target): place(leaf.name) for leaf in live}
         found = {
             name: {
                 "class": thing.facts(),
@@ -167,7 +168,7 @@ class Objects:
         names = sorted(entries, key=lambda name: name in self.models(), reverse=True)
         with nullcontext() if strategy is None else strategy.scope():
             for name in names:
-                places = {_place(leaf): leaf.target for leaf in self.leaves()}
+                places = {place(leaf.name): leaf.target for leaf in self.leaves()}
                 self._objects[name].build(entries[name], places)
 
     def _entries(self, saved: SavedObjects) -> dict[str, JSON]:
@@ -196,7 +197,7 @@ class Objects:
         """How a checkpoint's objects differ from the live ones; empty if equal."""
         live = self.leaves()
         groups = dict.fromkeys(
-            ".".join(name.split(".")[:2])
+            place(name).rpartition(".")[0]
             for name in (*(v["name"] for v in saved.layout), *(x.name for x in live))
         )
         lines = {g: layouts.differences(saved.layout, live, groups=[g]) for g in groups}
@@ -221,7 +222,7 @@ class Objects:
             saved: What to set.
             fresh: Groups of variables that start fresh.
         """
-        entries, layout = self._entries(saved), saved.layout
+        entries = self._entries(saved)
         old = {
             name: thing
             for name, thing in self._objects.items()
@@ -230,20 +231,17 @@ class Objects:
         if lacking := old.keys() - entries.keys():
             raise MalformedError(f"nothing of the object {min(lacking)}")
         new = tuple(f"{group}." for group in fresh)
-        places = [i for i, v in enumerate(layout) if not v["name"].startswith(new)]
-        leaves = [leaf for leaf in self.leaves() if not leaf.name.startswith(new)]
-        pairs = list(zip(places, leaves, strict=True))
+        live = [leaf for leaf in self.leaves() if not leaf.name.startswith(new)]
         if self.tree is not None:
-            pairs = [(i, leaf) for i, leaf in pairs if leaf.slot[0] != "state"]
-        theirs, ours = [layout[i] for i, _ in pairs], [leaf for _, leaf in pairs]
-        variables.assign(backend, theirs, ours, saved.tensors)
+            live = [leaf for leaf in live if leaf.slot[0] != "state"]
+        variables.assign(backend, saved.layout, live, saved.tensors)
         for name, thing in old.items():
             thing.restore(entries[name].get("state"), saved.tensors)
         if _GRADIENTS in saved.objects and BACKEND == "torch":
             from resilient.objects.adapters import torch_objects
 
             torch_objects.restore_gradients(
-                saved.objects[_GRADIENTS], pairs, saved.tensors
+                saved.objects[_GRADIENTS], live, saved.tensors
             )
 
 
@@ -251,8 +249,3 @@ def _named(name: str, facts: Any) -> dict[str, Any]:
     """The facts of an object, by names for messages."""
     each = facts if isinstance(facts, dict) else {"": facts}
     return {name + fact: value for fact, value in each.items()}
-
-
-def _place(leaf: Leaf) -> str:
-    """Group, object and index. The rest of a name may be numbered differently."""
-    return ".".join(leaf.name.split(".")[:3])

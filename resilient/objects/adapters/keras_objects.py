@@ -13,7 +13,7 @@ from resilient.serialization.json_values import NotEncodable, encode
 from resilient.serialization.schema import well_formed
 from resilient.state.build import build_optimizer
 from resilient.state.fingerprint import class_names, of_layers
-from resilient.state.settings import Settings, items_of, raw_config
+from resilient.state.settings import Settings, items_of
 from resilient.state.variables import Variable, variables_of
 
 
@@ -57,7 +57,7 @@ class LayerKind(Kind):
     def fingerprint(self) -> JSON | None:
         if not self.value.built:
             return None
-        found = of_layers(self.value, raw_config(self.value))
+        found = of_layers(self.value)
         if getattr(self.value, "compiled", False):
             found["identity"]["optimizer"] = class_names(self.value.optimizer)
         return found

@@ -20,6 +20,7 @@ from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
 from resilient.serialization.schema import taking
+from resilient.state.place import place
 from resilient.state.variables import Leaf, Variable
 
 
@@ -127,35 +128,35 @@ def _require_plain(path: str, tensor: Any) -> None:
 
 
 def capture_gradients(live: Sequence[Leaf], arrays: dict[str, Any]) -> JSON:
-    """Gradients and which tensors are trainable, by index among the variables."""
-    tensors = {str(index): _tensor(leaf.target) for index, leaf in enumerate(live)}
+    """Gradients and which tensors are trainable, by the places of the variables."""
+    tensors = {place(leaf.name): _tensor(leaf.target) for leaf in live}
     return {
-        "trained": [index for index, tensor in tensors.items() if tensor.requires_grad],
+        "trained": [where for where, tensor in tensors.items() if tensor.requires_grad],
         "gradients": {
-            index: encode(_parts(tensor.grad), arrays, f"gradients.{index}")
-            for index, tensor in tensors.items()
+            where: encode(_parts(tensor.grad), arrays, f"gradients.{where}")
+            for where, tensor in tensors.items()
             if tensor.is_leaf and tensor.grad is not None
         },
     }
 
 
 def restore_gradients(
-    saved: JSON, live: Sequence[tuple[int, Leaf]], arrays: Mapping[str, Any]
+    saved: JSON, live: Sequence[Leaf], arrays: Mapping[str, Any]
 ) -> None:
-    """Set what ``capture_gradients`` returned on the variables with these indices.
+    """Set what ``capture_gradients`` returned on these variables.
 
     Raises:
         MalformedError: It is not that.
     """
     with taking("the gradients"):
         trained, gradients = set(saved["trained"]), saved["gradients"]
-        for index, leaf in live:
-            tensor = _tensor(leaf.target)
+        for leaf in live:
+            where, tensor = place(leaf.name), _tensor(leaf.target)
             if not tensor.is_leaf:
                 continue
             if tensor.is_floating_point():
-                tensor.requires_grad_(str(index) in trained)
-            parts = gradients.get(str(index))
+                tensor.requires_grad_(where in trained)
+            parts = gradients.get(where)
             new = None if parts is None else _built(decode(parts, arrays), tensor)
             tensor.grad = new
 

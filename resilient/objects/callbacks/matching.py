@@ -90,14 +90,12 @@ def describe(was: Sequence[str], now: Sequence[str]) -> str:
             f"({_names(was)}; now {_names(now)})"
         )
     done = []
-    for what, i, j in edits(was, now):
-        if what == "replace":
-            old, new = was[i], now[j]
+    for _, old, new in edits(was, now):
+        if old and new:
             done.append(f"{_short(new, old)} replaced {_short(old, new)}")
         else:
-            name = now[j] if what == "insert" else was[i]
-            verb = "added" if what == "insert" else "removed"
-            done.append(f"{name.rpartition('.')[2]} was {verb}")
+            verb = "removed" if old else "added"
+            done.append(f"{(old or new or '').rpartition('.')[2]} was {verb}")
     return f"callbacks: {', '.join(done)}"
 
 

@@ -10,8 +10,6 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-import keras
-
 from resilient.convert.start import Started, start
 from resilient.data.inputs import DataInputs
 from resilient.keras_internals import BACKEND, names
@@ -22,7 +20,7 @@ from resilient.progress import Progress
 from resilient.saving.record import Loaded, SavedState, is_of, of_kind
 from resilient.saving.run_json import FitRun, ImportRun
 from resilient.state import weights
-from resilient.state.build import build_optimizer, is_built
+from resilient.state.build import build_optimizer, has_keras_step, is_built
 from resilient.state.fingerprint import RunFingerprint
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.attempt import Attempt
@@ -133,11 +131,9 @@ class FitAttempt:
         facts = RunFingerprint(self.model, data, self._arguments, backend)
         facts.current()  # on JAX the optimizer cannot tell while it trains
         self._known = facts, setup
-        of_keras = type(self.model).train_step is keras.Model.train_step
-        if BACKEND == "tensorflow" and of_keras and is_built(self.model):
-            build_optimizer(
-                self.model
-            )  # others have; steps of one's own may train less
+        mine = has_keras_step(self.model) and is_built(self.model)
+        if BACKEND == "tensorflow" and mine:  # others have; own steps may train less
+            build_optimizer(self.model)
         self._callbacks = CallbackStates(
             self.callback_list.callbacks,
             self.model,

@@ -29,10 +29,9 @@ from resilient.serialization.decoding import decode
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import comparison, fingerprint, layouts, variables
 from resilient.state.build import ensure_built, is_built, try_a_step
-from resilient.state.difference import Difference
+from resilient.state.difference import SETTINGS, Difference
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.allowed import Changes, allowing
-from resilient.training.fit.phases import require_same_phase
 from resilient.training.position_change import Moved, moved
 from resilient.training.run_state import no_garbage_collection
 
@@ -92,6 +91,7 @@ class Resumption:
         self.checkpoint, self.saved, self.run = checkpoint, saved, saved.run
         self._model, self._facts, self._setup = model, facts, setup
         self._built = is_built(model)
+        self._found: list[Difference] = []
 
     @property
     def progress(self) -> Progress:
@@ -109,8 +109,7 @@ class Resumption:
 
     def is_alike(self) -> bool:
         """Whether nothing differs that may change what is computed."""
-        theirs, ours = self._known()
-        return theirs == ours and not self.changes.found
+        return not self.changes.found
 
     def check(self, callbacks: CallbackStates, stateful: StatefulObjects) -> None:
         """Refuse a checkpoint of a different run, before any callback is called.
@@ -123,24 +122,21 @@ class Resumption:
             CheckpointMismatchError: There are differences.
         """
         facts, weights = self._known(), self._other_weights() if self._built else []
-        found = comparison.identity_differences(
-            *facts, layers=self._built, fits=not weights
-        )
+        found = self._compared(fits=not weights)
         found += _all("callbacks", callbacks.differences(self.run.callbacks))
         found += _all("run", stateful.differences(self.run.stateful))
-        self._decide(found, [*self.run.setup.get("changed", {}).values()])
+        gone = sorted(callbacks.gone(self.run.callbacks))
+        unneeded = [f"{name} was removed; it had no state" for name in gone]
+        found += _all(SETTINGS, unneeded)
+        self._require(found, [*self.run.setup.get("changed", {}).values()])
         self._require(_all("run", weights))
         position = self.saved.positions().x
         if position and any(each.of in _OF_DATA for each in found):
             theirs, ours = (each["identity"] for each in facts)
             self._moved = moved(self.checkpoint.progress, position, theirs, ours)
         new = any(each.of == "optimizer" for each in found)
-        if self._built:
-            comparison.warn_of_settings(*facts, optimizer=not new)
         rate = [] if new else self._learning_rate()
         self.changes.accept(found + ([] if self.changes.refused(rate) else rate))
-        gone = sorted(callbacks.gone(self.run.callbacks))
-        comparison.warn_of([f"{name} was removed; it had no state" for name in gone])
 
     def build(
         self, iterator: Any, parallel: ParallelStrategy, callbacks: CallbackStates
@@ -159,20 +155,17 @@ class Resumption:
         self._setup.built()
         found = []
         if not self._built:
-            fits = not self._other_weights()
-            found = comparison.identity_differences(*self._known(), fits=fits)
-            self._decide(found)
+            found = self._compared(fits=not self._other_weights())
+            self._require(found)
         for group in (*variables.GROUPS, "extra"):
             if group not in self.changes.found:
                 of = group if group in _FRESH else "run"
                 layout = self.run.variables
                 found += _all(of, layouts.differences(layout, live, groups=[group]))
         if "metrics" not in {*self.changes.found, *(each.of for each in found)}:
-            found += comparison.metric_differences(*self._known())
+            found += [each for each in self._found if each.of == "metrics"]
         self._require(found)
         new = "optimizer" in self.changes.found
-        if not self._built:
-            comparison.warn_of_settings(*self._known(), optimizer=not new)
         self.changes.accept(found)
         if not new and self.changes.refused(self._learning_rate()):
             for name, (was, now) in self.other_rates().items():
@@ -207,12 +200,11 @@ class Resumption:
         """Set all variables, except those that start fresh."""
         new = tuple(f"{group}." for group in _FRESH if group in self.changes.found)
         live = [leaf for leaf in self._leaves() if not leaf.name.startswith(new)]
-        layout = [v for v in self.run.variables if not v["name"].startswith(new)]
-        tensors = self.saved.tensors
+        layout, tensors = self.run.variables, self.saved.tensors
         if "learning_rate" in self.changes.found:
             found = fingerprint.learning_rates(self._model.optimizer)
             rates = {id(rate): self._facts.rates[n] for n, (rate, _) in found.items()}
-            for old, leaf in zip(layout, live, strict=True):
+            for old, leaf in variables.matched(layout, live):
                 if id(leaf.target) in rates:
                     names = (old["name"] + suffix for suffix in leaf.copies)
                     rate = np.asarray(rates[id(leaf.target)], leaf.dtype)
@@ -242,15 +234,14 @@ class Resumption:
         self.run = self.saved.run
         return live
 
+    def _compared(self, *, fits: bool) -> list[Difference]:
+        """How the runs differ; metrics are compared once they are built."""
+        built = is_built(self._model)
+        self._found = comparison.compare(*self._known(), built=built, fits=fits)
+        return [each for each in self._found if each.of != "metrics"]
+
     def _known(self) -> tuple[JSON, JSON]:
         return self.run.fingerprint, self._facts.current()
-
-    def _decide(self, found: list[Difference], during: Sequence[str] = ()) -> None:
-        """Raise unless every difference is allowed; arguments as for ``_require``."""
-        if not during:
-            refused, live = self.changes.refused(found), self._facts.current()
-            require_same_phase(self.checkpoint, self.run, self._model, live, refused)
-        self._require(found, during)
 
     def _require(
         self,
@@ -269,7 +260,8 @@ class Resumption:
         if not found and not during:
             return
         hint = (
-            "Undo the change in the script, use another checkpoint_dir, or pass "
+            "Undo the change in the script, use another checkpoint_dir (each phase of "
+            "training needs its own; `resilient.enabled` gives it one), or pass "
             'resume="never" to start from scratch.'
         )
         if during:

@@ -19,6 +19,7 @@ from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import retracing, variables
+from resilient.state.build import has_keras_step
 from resilient.state.difference import differences
 from resilient.state.fingerprint import RunFingerprint
 from resilient.state.rng_ops import stateful_random_operations
@@ -82,7 +83,6 @@ class FitState(RunState):
         before, self._restored_into, self._begun = self._restored_into, None, True
         if before is not None and not self._eager and before != self.setup.now():
             raise _changed_before_a_step(before, self.setup.now())
-        self._facts.architecture.now()  # on JAX, the optimizer cannot tell from now on
 
     def after_step(self) -> bool:
         self.setup.built()
@@ -137,9 +137,6 @@ class FitState(RunState):
             attributes=attributes,
             gradients=self._gradients(live, arrays),
             traces=self.retracing.now(),
-            architecture=None
-            if setup.get("changed")
-            else self._facts.architecture.now(),
             allowed=list(self._allowed),
         )
         tensors = variables.live_tensors(self._model, live)
@@ -149,8 +146,7 @@ class FitState(RunState):
 
     def _gradients(self, live: list[variables.Leaf], arrays: dict[str, Any]) -> JSON:
         """Those that outlast a step; Keras's own step clears them first."""
-        of_keras = type(self._model).train_step is keras.Model.train_step
-        if BACKEND != "torch" or of_keras:
+        if BACKEND != "torch" or has_keras_step(self._model):
             return {}
         from resilient.objects.adapters import torch_objects
 
@@ -177,8 +173,7 @@ class FitState(RunState):
         if run.gradients and BACKEND == "torch":
             from resilient.objects.adapters import torch_objects
 
-            places = list(enumerate(self._leaves))
-            torch_objects.restore_gradients(run.gradients, places, tensors)
+            torch_objects.restore_gradients(run.gradients, self._leaves, tensors)
         self._model.stop_training = run.stop_training
         self._losses.restore(run.losses)
         self._restore_random(run.random, drawn_ahead)

@@ -21,7 +21,6 @@ from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.state import comparison, fingerprint, rng, rng_ops, variables
-from resilient.state.data_comparison import data_differences
 from resilient.state.difference import Difference
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.allowed import Changes, allowing
@@ -30,7 +29,7 @@ from resilient.training.position_change import Moved, moved
 from resilient.training.run_state import RunState
 from resilient.witness import samples
 
-_VERSIONS = ("keras", "python")  # which the run says, not each of its models
+_VERSIONS = ("keras: ", "python: ")  # which the run says, not each of its models
 
 
 class LoopState(RunState):
@@ -54,7 +53,6 @@ class LoopState(RunState):
         self._data: Any = None
         self._of_data: list[Difference] = []  # allowed, and not reported yet
         self._epoch_random: Any = None
-        self._changed = False  # a setting, since the checkpoint
         self._functions: set[str] = set()  # TensorFlow functions already inspected
         scope = Scope(own=self._own, traced=True)
         self._attributes = Tree({}, dict(self._objects.parts()), scope)
@@ -156,7 +154,7 @@ class LoopState(RunState):
         """
         run = saved.run
         facts = run.fingerprint, self._facts
-        found = comparison.identity_differences(*facts)
+        found = comparison.compare(*facts)
         kinds = facts[0]["identity"].get("objects", {})
         found += self._objects.kind_differences(kinds)
         for name, setup in run.setups.items():
@@ -170,18 +168,11 @@ class LoopState(RunState):
             found += self._other_functions(run, fits=fits) + other
         self._require(checkpoint, found)
         self._changes.accept(self._of_data + found)
-        changed = comparison.changed_settings(*facts)
-        for name, *pair in self._models(run):
-            new = f"optimizer.{name}" in self._changes.fresh
-            lines = comparison.changed_settings(*pair, optimizer=not new, but=_VERSIONS)
-            changed += [f"{name}: {line}" for line in lines]
-        comparison.warn_of(changed)
-        self._changed = bool(changed)
 
     def is_alike(self) -> bool:
         """Whether a checkpoint was found, and nothing differs from its run."""
         changes = self._standing.changes
-        return changes is not None and not changes.found and not self._changed
+        return changes is not None and not changes.found
 
     @property
     def _changes(self) -> Changes:
@@ -195,20 +186,14 @@ class LoopState(RunState):
         if found:
             raise _other_run(checkpoint, found)
 
-    def _models(self, run: LoopRun) -> list[tuple[str, Any, Any]]:
-        """The fingerprint of each model in the checkpoint, and its own, by name."""
-        live = self._objects.fingerprints()
-        return [(n, run.models[n], live[n]) for n in live if n in run.models]
-
     def _other_functions(self, run: LoopRun, *, fits: bool) -> list[Difference]:
         """How models differ; ``fits``: although the weights fit."""
         return [
             Difference(each.of, f"{name}: {each.line}", f"{each.of}.{name}")
-            for name, *pair in self._models(run)
-            for each in (
-                *comparison.identity_differences(*pair, fits=fits),
-                *comparison.metric_differences(*pair),
-            )
+            for name, live in self._objects.fingerprints().items()
+            if name in run.models
+            for each in comparison.compare(run.models[name], live, fits=fits)
+            if not each.line.startswith(_VERSIONS)
         ]
 
     def know_data(
@@ -234,7 +219,7 @@ class LoopState(RunState):
         checkpoint, saved = found
         before: JSON = found[1].run.data
         position = saved.positions().x
-        self._of_data = data_differences(before, self._data)
+        self._of_data = comparison.data_differences(before, self._data)
         self._require(checkpoint, self._of_data)
         elsewhere = None
         if self._of_data and position is not None:

@@ -168,7 +168,7 @@ def test_several_changes_add_up_and_show_lists_them(directory, capsys):
     assert json.loads(capsys.readouterr().out)["run"]["allowed"] == allowed(directory)
     assert main(["show", str(directory)]) == 0
     shown = capsys.readouterr().out
-    assert "changed on purpose at step 8: metrics: this model has " in shown
+    assert "changed on purpose at step 8: metrics: the checkpoint has " in shown
 
 
 def test_what_begins_as_new_and_which_value_wins(directory):

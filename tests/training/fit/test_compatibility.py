@@ -134,9 +134,7 @@ def layers(*more, **changed):
 def test_an_added_layer_is_refused(directory):
     dense = layers(lambda: keras.layers.Dense(2))
     lines = refused(directory, fitting.model(of=dense))
-    assert lines == [
-        "layer 4: this model has a Dense that the checkpoint does not have"
-    ]
+    assert lines == ["layer 4: the checkpoint has None, this run has 'Dense'"]
 
 
 def test_a_changed_shape_is_refused_by_name(directory):
@@ -160,7 +158,7 @@ def test_a_changed_dtype_policy_is_refused(directory):
 
 def test_another_optimizer_is_refused(directory):
     lines = refused(directory, fitting.model(optimizer="sgd"))
-    assert lines == ["optimizer: the checkpoint has Adam, this run has SGD"]
+    assert lines == ["optimizer: the checkpoint has ['Adam'], this run has ['SGD']"]
 
 
 def test_another_class_of_model_is_refused(directory):
@@ -202,71 +200,79 @@ def test_a_callback_that_had_no_state_may_be_gone(directory):
 
 X, Y = fitting.data()
 LAST_OTHER = np.where(np.arange(22)[:, None] == 21, X + 1, X)
-NOW = "in the checkpoint"
+
+
+def changed(name, *given):
+    """Two arrays, or the lines of their difference."""
+    was, now = (
+        f"'{each.shape} {each.dtype}, checksum " if hasattr(each, "shape") else each
+        for each in given
+    )
+    return f"data {name}: the checkpoint has {was}", f", this run has {now}"
+
+
+FEWER = ("data samples: the checkpoint has 22, this run has 21", "")
 DATA = {
-    "length": ({"x": X[:-1], "y": Y[:-1]}, [f"data: 22 samples {NOW}, 21 now"]),
+    "length": (
+        {"x": X[:-1], "y": Y[:-1]},
+        [FEWER, changed("x", X, X[:-1]), changed("y", Y, Y[:-1])],
+    ),
     "shape": (
         {"y": np.repeat(Y, 2, axis=1)},
-        [f"data y: (22, 1) float32 {NOW}, (22, 2) float32 now"],
+        [changed("y", Y, np.repeat(Y, 2, axis=1))],
     ),
-    "dtype": (
-        {"y": Y.astype("int32")},
-        [f"data y: (22, 1) float32 {NOW}, (22, 1) int32 now"],
-    ),
-    "length and shape": (
-        {"x": X[:-1], "y": np.repeat(Y, 2, axis=1)[:-1]},
-        [
-            f"data: 22 samples {NOW}, 21 now",
-            f"data y: (22, 1) float32 {NOW}, (21, 2) float32 now",
-        ],
-    ),
-    "content": (
-        {"x": LAST_OTHER},
-        ["data x: same shape (22, 3) and dtype, different values"],
-    ),
-    "order": (
-        {"x": X[::-1]},
-        ["data x: same shape (22, 3) and dtype, different values"],
-    ),
+    "dtype": ({"y": Y.astype("int32")}, [changed("y", Y, Y.astype("int32"))]),
+    "content": ({"x": LAST_OTHER}, [changed("x", X, X)]),
+    "order": ({"x": X[::-1]}, [changed("x", X, X)]),
     "weights": (
         {"sample_weight": np.ones(22)},
-        [f"data sample_weight: not {NOW}"],
+        [changed("sample_weight", None, np.ones(22, "float32"))],
     ),
     "class weights": (
         {"y": Y > 0, "class_weight": {0: 1, 1: 2}},
         [
-            f"data y: (22, 1) float32 {NOW}, (22, 1) bool now",
-            f"data sample_weight: not {NOW}",
+            changed("y", Y, Y > 0),
+            changed("sample_weight", None, np.ones(22, "float32")),
         ],
     ),
-    "split": ({"validation_split": 0.5}, [f"data: 22 samples {NOW}, 11 now"]),
+    "split": (
+        {"validation_split": 0.5},
+        [
+            ("data samples: the checkpoint has 22, this run has 11", ""),
+            changed("x", X, X[:11]),
+            changed("y", Y, Y[:11]),
+        ],
+    ),
     "batch_size": (
         {"batch_size": 11},
-        ["data batch_size: the checkpoint has 4, this run has 11"],
+        [("data batch_size: the checkpoint has 4, this run has 11", "")],
     ),
     "no shuffle": (
         {"shuffle": False},
-        ["data shuffle: the checkpoint has True, this run has False"],
+        [("data shuffle: the checkpoint has True, this run has False", "")],
     ),
     "other shuffle": (
         {"shuffle": "batch"},
-        ["data shuffle: the checkpoint has True, this run has 'batch'"],
+        [("data shuffle: the checkpoint has True, this run has 'batch'", "")],
     ),
     "steps_per_epoch": (
         {"steps_per_epoch": 3},
-        ["steps_per_epoch: the checkpoint has None, this run has 3"],
+        [("steps_per_epoch: the checkpoint has None, this run has 3", "")],
     ),
     "initial_epoch": (
         {"initial_epoch": 1},
-        ["initial_epoch: the checkpoint has 0, this run has 1"],
+        [("initial_epoch: the checkpoint has 0, this run has 1", "")],
     ),
 }
 
 
-@pytest.mark.parametrize("changed", DATA)
-def test_other_data_or_settings_of_it_are_refused(directory, changed):
-    given, expected = DATA[changed]
-    assert refused(directory, **given) == expected
+@pytest.mark.parametrize("name", DATA)
+def test_other_data_or_settings_of_it_are_refused(directory, name):
+    given, expected = DATA[name]
+    lines = refused(directory, **given)
+    for line, (begin, then) in zip(lines, expected, strict=True):
+        assert line.startswith(begin)
+        assert then in line
 
 
 def test_another_kind_of_data_is_all_that_is_said_of_it(directory):
@@ -277,10 +283,9 @@ def test_another_kind_of_data_is_all_that_is_said_of_it(directory):
     given = {"x": batches(), "y": None, "batch_size": None, "shuffle": False}
     given["steps_per_epoch"] = 6
     lines = refused(directory, **given)
-    trained = "the checkpoint was trained on arrays, this run trains on a generator"
     assert lines == [
         "steps_per_epoch: the checkpoint has None, this run has 6",
-        f"data: {trained}",
+        "data: the checkpoint has 'arrays', this run has 'generator'",
     ]
 
 
@@ -317,18 +322,12 @@ def test_a_second_phase_of_training_is_recognised(tmp_path, built):
     net = phase(trainable=False)
     fitting.fit(net, tmp_path, callbacks=[], epochs=1)
     before = files(tmp_path)
-    with pytest.raises(CheckpointMismatchError, match="second training phase") as found:
+    frozen = r"trainable: the checkpoint has False, this run has True"
+    with pytest.raises(CheckpointMismatchError, match=frozen) as found:
         fitting.fit(phase(trainable=True), tmp_path, callbacks=[], epochs=3)
-    said = str(found.value)
-    assert "phase: 1 layer is trainable that was frozen." in said
-    assert "which has finished" in said
-    assert "its own checkpoint_dir" in said
-    assert "resilient.enabled" in said
-    assert "variable" not in said
-    with pytest.raises(
-        CheckpointMismatchError, match="phase: the data is different\\."
-    ):
-        fitting.fit(phase(trainable=False), tmp_path, callbacks=[], x=X + 1, epochs=3)
+    assert "each phase of training needs its own; `resilient.enabled`" in str(
+        found.value
+    )
     assert files(tmp_path) == before
 
 
@@ -349,7 +348,7 @@ def test_a_checkpoint_of_another_backend_is_refused(directory, backend):
     other = "jax" if backend != "jax" else "torch"
     edited(directory, set_fact("identity", "backend", other))
     assert refused(directory) == [
-        f"backend: the checkpoint was trained on {other}, this run trains on {backend}"
+        f"backend: the checkpoint has '{other}', this run has '{backend}'"
     ]
 
 
@@ -379,8 +378,7 @@ def test_an_added_metric_is_refused(directory):
     before = files(directory)
     with pytest.raises(CheckpointMismatchError, match="metrics: ") as found:
         resume(net, directory)
-    line = "this model has mean_absolute_error, which the checkpoint does not have"
-    assert line in str(found.value)
+    assert "this run has ['loss', 'mean_absolute_error']" in str(found.value)
     assert files(directory) == before
 
 
@@ -556,4 +554,4 @@ def test_restore_into_another_model_lists_the_differences(directory):
     with pytest.raises(CheckpointMismatchError) as found:
         ResilientFit(net, checkpoint_dir=directory).restore()
     lines = str(found.value).splitlines()
-    assert f"  missing: {net.layers[-1].kernel.path}" in lines
+    assert any(f"only one has {net.layers[-1].kernel.path}" in x for x in lines)

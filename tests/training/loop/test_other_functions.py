@@ -65,7 +65,7 @@ def functional(turned):
         (
             net,
             lambda: net(more=[keras.layers.ReLU()]),
-            "layer 3: this model has a ReLU",
+            "net: layer 3: the checkpoint has None, this run has 'ReLU'",
         ),
         (net, lambda: net(cls=Other), "net: model: the checkpoint has 'Sequential'"),
         (net, lambda: net(units=5), "net: layer 1 (Dense).units: the checkpoint has 2"),
@@ -75,7 +75,7 @@ def functional(turned):
             lambda: keras.layers.Dense(2, activation="elu"),
             "net: layer 0 (Dense).activation: the checkpoint has 'linear'",
         ),
-        (lambda: functional(False), lambda: functional(True), "other inputs"),
+        (lambda: functional(False), lambda: functional(True), "net: inputs of "),
     ],
 )
 def test_another_function_is_refused(tmp_path, made, changed, words):
