@@ -64,10 +64,11 @@ def compare(
     same = theirs.get("keras") == ours.get("keras")
     for name in changed(theirs, ours):
         pair = theirs.get(name), ours.get(name)
-        of = "run" if name in identity else SETTINGS
-        of = _of(name, of)
-        if of == "config":
-            of = ("config" if fits else "run") if same or None not in pair else SETTINGS
+        of = _of(name, "run" if name in identity else SETTINGS)
+        if of == "config" and not same and None in pair:
+            of = SETTINGS
+        elif of == "config" and not fits:
+            of = "run"
         found.append(Difference(of, line(name, *pair)))
     return found
 
@@ -88,10 +89,8 @@ def _comparable(
     saved: JSON, live: JSON, *, built: bool, layers: bool
 ) -> tuple[JSON, JSON]:
     """The facts of both in one mapping each, without what cannot be compared."""
-    parts, left_out = (
-        ["settings", "determinism"] if built else [],
-        {"objects", "layers"},
-    )
+    parts = ["settings", "determinism"] if built else []
+    left_out = {"objects", "layers"}
     if saved["identity"].get("backend") != live["identity"].get("backend"):
         parts, left_out = parts[:1], left_out | _OF_BACKENDS  # follow from that
     pythons = (each["settings"].get("python") for each in (saved, live))

@@ -163,7 +163,7 @@ def assign(
     """
     pairs = [
         (copy, tensors[old["name"] + suffix])
-        for old, leaf in matched(saved, live)
+        for (old, _), leaf in zip(matched(saved, live), live, strict=True)
         for suffix, copies in leaf.copies.items()
         for copy in copies
     ]

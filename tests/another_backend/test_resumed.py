@@ -91,7 +91,7 @@ def test_every_variable_has_the_same_values(saver, tmp_path):
 def test_it_says_once_what_is_not_exact(saver, resumed):
     said = [str(each.message) for each in resumed[3]]
     (line,) = [each for each in said if "from step 6 with changes" in each]
-    assert f"trained on {saver}, this run trains on {BACKEND}" in line
+    assert f"backend: the checkpoint has '{saver}', this run has '{BACKEND}'" in line
     assert len([each for each in said if "Not bit-exact" in each]) == 1
 
 
@@ -114,7 +114,7 @@ def test_each_sample_comes_once_in_each_epoch(resumed):
 
 def test_later_checkpoints_tell_of_it(saver, resumed, capsys):
     command(["show", str(resumed[0])])
-    assert f"trained on {saver}" in capsys.readouterr().out
+    assert f"the checkpoint has '{saver}'" in capsys.readouterr().out
 
 
 def test_from_then_on_it_is_exact_without_being_allowed_anything(
@@ -215,7 +215,7 @@ def test_a_loop_goes_on_in_the_middle_of_an_epoch(saver, tmp_path):
             assert np.array_equal(as_seeds(found[name], value), value), name
     seeds = np.asarray(keras.ops.convert_to_numpy(mine["seeds"].state))
     assert np.array_equal(as_seeds(seeds, before["seeds"]), before["seeds"])
-    with pytest.warns(NotExactWarning, match=f"trained on {saver}"):
+    with pytest.warns(NotExactWarning, match=f"checkpoint has '{saver}'"):
         after, firsts = loop(tmp_path, LOOP + 2, allow=ALLOW)
     assert firsts == [LOOP * BATCH, (LOOP + 1) * BATCH]
     drawn = np.random.default_rng(3).random(LOOP + 2)

@@ -60,7 +60,7 @@ def test_the_epoch_ends_in_the_order_in_which_it_began(saver, tmp_path):
         assert committed_steps(run) == [sources.SAVED], kind
         expected = json.loads(Path(f"{run}.json").read_text())
         again = tmp_path / "again" / kind
-        with pytest.warns(NotExactWarning, match=f"trained on {saver}") as told:
+        with pytest.warns(NotExactWarning, match=f"checkpoint has '{saver}'") as told:
             found = sources.train(kind, run, again, allow={"backend"}, save_freq=1)
         assert len([each for each in told if each.category is NotExactWarning]) == 1
         assert found[: 2 * EPOCH] == expected[: 2 * EPOCH], kind

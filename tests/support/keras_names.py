@@ -22,6 +22,7 @@ _FILES = {
     "ArrayDataAdapter": "trainers/data_adapters/array_data_adapter.py",
     "CallbackList": "callbacks/callback_list.py",
     "EpochIterator": "trainers/epoch_iterator.py",
+    "Function": "ops/function.py",
     "GeneratorDataAdapter": "trainers/data_adapters/generator_data_adapter.py",
     "GrainDatasetAdapter": "trainers/data_adapters/grain_dataset_adapter.py",
     "LossScaleOptimizer": "optimizers/loss_scale_optimizer.py",
