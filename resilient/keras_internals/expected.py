@@ -73,7 +73,7 @@ _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
     "ArrayDataAdapter._get_iterator": ("permutation",),
     "ArrayDataAdapter.get_torch_dataloader": ("randperm",),
     "ArrayDataAdapter.get_tf_dataset": ("shuffle",),
-    "Function.__init__": ("_nodes_by_depth",),
+    "Function._run_through_graph": ("_nodes_by_depth",),
     "GeneratorDataAdapter.__init__": ("generator",),
     "GeneratorDataAdapter.get_jax_iterator": ("generator",),
     "GeneratorDataAdapter.get_tf_dataset": ("generator", "prefetch"),

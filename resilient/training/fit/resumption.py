@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 # In ``allow``: groups of variables that may start fresh, and what concerns the data.
 _FRESH = ("optimizer", "metrics")
 _OF_DATA = ("data", "batch_size")
+_LATER = (SETTINGS, "metrics")
 
 
 class EpochInput(TrainingInput, Protocol):
@@ -91,7 +92,7 @@ class Resumption:
         self.checkpoint, self.saved, self.run = checkpoint, saved, saved.run
         self._model, self._facts, self._setup = model, facts, setup
         self._built = is_built(model)
-        self._found: list[Difference] = []
+        self._later: list[Difference] = []
 
     @property
     def progress(self) -> Progress:
@@ -127,7 +128,7 @@ class Resumption:
         found += _all("run", stateful.differences(self.run.stateful))
         gone = sorted(callbacks.gone(self.run.callbacks))
         unneeded = [f"{name} was removed; it had no state" for name in gone]
-        found += _all(SETTINGS, unneeded)
+        self._later += _all(SETTINGS, unneeded)
         self._require(found, [*self.run.setup.get("changed", {}).values()])
         self._require(_all("run", weights))
         position = self.saved.positions().x
@@ -163,10 +164,11 @@ class Resumption:
                 layout = self.run.variables
                 found += _all(of, layouts.differences(layout, live, groups=[group]))
         if "metrics" not in {*self.changes.found, *(each.of for each in found)}:
-            found += [each for each in self._found if each.of == "metrics"]
+            found += [each for each in self._later if each.of == "metrics"]
         self._require(found)
         new = "optimizer" in self.changes.found
-        self.changes.accept(found)
+        changed = [each for each in self._later if each.of == SETTINGS]
+        self.changes.accept(found + changed)
         if not new and self.changes.refused(self._learning_rate()):
             for name, (was, now) in self.other_rates().items():
                 logger.warning(
@@ -235,10 +237,11 @@ class Resumption:
         return live
 
     def _compared(self, *, fits: bool) -> list[Difference]:
-        """How the runs differ; metrics are compared once they are built."""
+        """How the runs differ, but for what ``build`` compares and warns of."""
         built = is_built(self._model)
-        self._found = comparison.compare(*self._known(), built=built, fits=fits)
-        return [each for each in self._found if each.of != "metrics"]
+        found = comparison.compare(*self._known(), built=built, fits=fits)
+        self._later += [each for each in found if each.of in _LATER]
+        return [each for each in found if each.of not in _LATER]
 
     def _known(self) -> tuple[JSON, JSON]:
         return self.run.fingerprint, self._facts.current()
