@@ -84,10 +84,9 @@ def build_optimizer(model: keras.Model) -> bool:
     optimizer = getattr(model, "optimizer", None)  # none before compile
     if optimizer is None or optimizer.built or not model.built:
         return False
+    in_step = keras_internals.BACKEND == "tensorflow"  # others build before the first
     with contextlib.ExitStack() as stack:
-        if (
-            keras_internals.BACKEND == "tensorflow"
-        ):  # others build before the first step
+        if in_step:
             stack.enter_context(model.distribute_strategy.scope())
             stack.enter_context(keras.name_scope(optimizer.name, caller=optimizer))
         optimizer.build(model.trainable_variables)

@@ -19,7 +19,7 @@ from resilient.state.difference import SETTINGS, Difference, changed, edits, lin
 from resilient.state.settings import is_referred
 
 _LAYER_SETTING = re.compile(r"(?:layer|operation) \d+ (?:.* )?\((\w+)\)\.(\w+).*")
-_OF_LAYERS = ("layer ", "operation ", "inputs of ")
+_OF_LAYERS = ("layer ", "operation ", "connections of ")
 _CODE = re.compile(r"^(\S+) [0-9a-f]{8}$")  # a function, and the checksum of its code
 _OF_WEIGHTS = ("dtype_policy", "trainable")  # their types, and which are trained
 _METRICS = ("metrics", "weighted_metrics")

@@ -12,7 +12,6 @@ Epochs, verbose, patience and the like are in none of these and may change freel
 import math
 import platform
 import zlib
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -83,14 +82,9 @@ def _connections(model: Any, name: str) -> JSON:
     them.
     """
     depths = sorted(getattr(model, "_nodes_by_depth", {}).items(), reverse=True)
-    nodes = [node for _, found in depths for node in found]
+    nodes = [node for _, found in depths for node in found]  # those of inputs first
     places = {id(each): n for n, each in enumerate(model.operations if nodes else ())}
-    tensors, calls = dict[int, str](), Counter[int]()
-    for node in nodes:
-        place = places[id(node.operation)]
-        for index, tensor in enumerate(node.outputs):
-            tensors[id(tensor)] = f"{place}.{calls[place]}.{index}"
-        calls[place] += 1
+    tensors, found = dict[int, str](), dict[str, list[Any]]()
 
     def described(value: Any) -> Any:
         if isinstance(value, keras.KerasTensor):
@@ -98,21 +92,24 @@ def _connections(model: Any, name: str) -> JSON:
         if keras.ops.is_tensor(value):
             value = keras.ops.convert_to_numpy(value)
         if isinstance(value, (np.ndarray, np.generic)):
-            return f"an array, checksum {zlib.crc32(repr(value.tolist()).encode()):08x}"
+            plain = not value.dtype.hasobject  # of objects, the bytes are addresses
+            raw = value.tobytes() if plain else repr(value.tolist()).encode()
+            return f"{value.shape} {value.dtype} {zlib.crc32(raw):08x}"
         # Other values may contain addresses or automatic names.
         return repr(value) if isinstance(value, (bool, int, float)) else None
 
     def all_of(value: Any) -> list[Any]:
-        found = keras.tree.flatten_with_path(value)
-        return [[".".join(map(str, path)), described(each)] for path, each in found]
+        leaves = keras.tree.flatten_with_path(value)
+        return [[".".join(map(str, path)), described(each)] for path, each in leaves]
 
-    found = dict[str, list[Any]]()
     for node in nodes:
-        given, kind = node.arguments, type(node.operation).__name__
-        operation = f"inputs of {name}operation {places[id(node.operation)]} ({kind})"
-        found.setdefault(operation, []).append(all_of([given.args, given.kwargs]))
+        place, kind = places[id(node.operation)], type(node.operation).__name__
+        calls = found.setdefault(f"connections of {name}operation {place} ({kind})", [])
+        for index, tensor in enumerate(node.outputs):
+            tensors[id(tensor)] = f"{place}.{len(calls)}.{index}"
+        calls.append(all_of([node.arguments.args, node.arguments.kwargs]))
     if nodes:
-        found[f"inputs of {name}outputs"] = all_of([model.input, model.output])
+        found[f"connections of {name}outputs"] = all_of([model.input, model.output])
     return found
 
 

@@ -59,7 +59,9 @@ def test_other_outputs_of_a_model_inside_are_told(adapter):
 
     assert differences(identity(0, 1), identity(0, 1)) == []
     (line,) = differences(identity(0, 1), identity(1, 0))
-    assert line.startswith("inputs of layer 1 outputs: the checkpoint has [['0', '0.")
+    assert line.startswith(
+        "connections of layer 1 outputs: the checkpoint has [['0', '0."
+    )
 
 
 def test_an_optimizer_that_another_wraps_is_compared(adapter):

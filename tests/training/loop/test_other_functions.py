@@ -75,7 +75,7 @@ def functional(turned):
             lambda: keras.layers.Dense(2, activation="elu"),
             "net: layer 0 (Dense).activation: the checkpoint has 'linear'",
         ),
-        (lambda: functional(False), lambda: functional(True), "net: inputs of "),
+        (lambda: functional(False), lambda: functional(True), "net: connections of "),
     ],
 )
 def test_another_function_is_refused(tmp_path, made, changed, words):
