@@ -264,6 +264,11 @@ CHANGES = {
     "inputs": ("functional", Fit(lambda: functional(swapped=True)), REFUSED),
     "an operation": ("an operation", Fit(lambda: clipped(2.0)), REFUSED),
     "a constant": ("functional", Fit(lambda: functional(factor=3.0)), REFUSED),
+    "without a config": (
+        "without a config",
+        Fit(lambda: clipped(2.0, regularizer=WithoutConfig())),
+        REFUSED,
+    ),
 }
 # Warned of, though weights are trained as before.
 HARMLESS = {"what a metric knows"}
