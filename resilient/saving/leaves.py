@@ -6,7 +6,6 @@ times.
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -117,12 +116,11 @@ def _drawn(found: JSON) -> JSON:
 
 
 def _callbacks(callbacks: Sequence[JSON]) -> dict[str, JSON]:
-    values, clocks, history, names = JSON(), JSON(), JSON(), Counter[str]()
-    for index, callback in enumerate(callbacks):
-        name = callback["class"].rpartition(".")[2]
-        names[name] += 1
-        name += f" {names[name]}" if names[name] > 1 else ""
-        objects = _objects(callback.get("objects", {}), f"callbacks.{index}")
+    values, clocks, history = JSON(), JSON(), JSON()
+    for callback in callbacks:
+        _, name, number = callback["name"].split(".")
+        name += f" {number}" if number != "1" else ""
+        objects = _objects(callback.get("objects", {}), callback["name"])
         if callback["class"] == _HISTORY:
             history |= {_LOGGED.sub(r"\1", key): x for key, x in objects.items()}
             continue

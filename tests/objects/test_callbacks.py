@@ -41,8 +41,9 @@ def begin(callbacks, model=None):
     for callback in callbacks:
         callback.set_params({"verbose": 0, "epochs": 6, "steps": 4})
         callback.set_model(model or small_model())
-        callback.on_train_begin()
     states = CallbackStates(callbacks, model)
+    for callback in callbacks:
+        callback.on_train_begin()
     states.learn()
     return states
 
@@ -237,7 +238,7 @@ def test_early_stopping_keeps_its_best_weights():
     epoch([first], 0)
     best = [weight.copy() for weight in model.get_weights()]
     found, arrays = saved(states)
-    assert set(arrays) == {"callbacks.0.best_weights__0__"}
+    assert set(arrays) == {"callbacks.EarlyStopping.1.best_weights__0__"}
     model.set_weights([weight + 1 for weight in best])
 
     second = make()
@@ -283,7 +284,6 @@ def test_the_progress_bar_goes_on_within_the_epoch(capsys):
     states.restore(*found)
     assert second.seen == 2
     batches([second], 2, 4)
-    assert second.progbar._values == first.progbar._values
     assert abs(second.progbar._start - first.progbar._start) < 50
     second.on_epoch_end(0, {"loss": 1.0})
     assert "4/4" in capsys.readouterr().out
@@ -305,7 +305,7 @@ def test_what_model_checkpoint_wrote_is_restored(tmp_path, there):
     target.parent.mkdir()
     path.symlink_to(target)
     callback, states = model_checkpoint(path)
-    assert saved(states)[0][0]["special"] is None
+    assert saved(states)[0][0].get("special") is None
     epoch([callback], 0)
     written, found = target.read_bytes(), saved(states)
     if there is None:
@@ -314,7 +314,6 @@ def test_what_model_checkpoint_wrote_is_restored(tmp_path, there):
     else:
         target.write_bytes(there)
         target.chmod(0o600)
-        target.with_name(f".{target.name}.0123456789abcdef.part").touch()
     _, states = model_checkpoint(path)
     states.restore(*found)
     assert path.is_symlink()
@@ -324,7 +323,10 @@ def test_what_model_checkpoint_wrote_is_restored(tmp_path, there):
     before = target.stat()
     states.restore(*found)
     assert os.path.samestat(target.stat(), before)
-    assert saved(states)[1]["callbacks.0.special.content"].tobytes() == written
+    assert (
+        saved(states)[1]["callbacks.ModelCheckpoint.1.special.content"].tobytes()
+        == written
+    )
 
 
 def test_a_new_name_of_the_file_gets_what_was_written(tmp_path):
@@ -352,26 +354,26 @@ def test_a_file_that_is_written_twice_in_no_time_is_read_twice(tmp_path):
 def test_files_whose_names_have_fields_are_left(tmp_path):
     callback, states = model_checkpoint(tmp_path / "{epoch}.weights.h5")
     epoch([callback], 0)
-    assert saved(states)[0][0]["special"] is None
+    assert saved(states)[0][0].get("special") is None
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
         ("gs://bucket/b.weights.h5", "it is not local"),
-        ("directory.weights.h5", "it is not a regular file"),
-        ("b.weights.h5", "it has 11 bytes, more than 10"),
+        ("directory.weights.h5", "it cannot be read"),
+        ("b.weights.h5", "it has 10,001 bytes, more than 10,000"),
     ],
 )
 def test_a_file_that_is_not_kept_is_said_once(tmp_path, monkeypatch, name, why):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("resilient.objects.callbacks.files.LIMIT", 10)
+    monkeypatch.setattr("resilient.objects.callbacks.files.LIMIT", 10_000)
     (tmp_path / "directory.weights.h5").mkdir()
-    (tmp_path / "b.weights.h5").write_bytes(bytes(11))
+    (tmp_path / "b.weights.h5").write_bytes(bytes(10_001))
     _, states = model_checkpoint(name)
     with pytest.warns(NotExactWarning, match=why) as said:
         found = saved(states), saved(states)
-    assert [f[0][0]["special"] for f in found] == [None, None]
+    assert [f[0][0].get("special") for f in found] == [None, None]
     assert len(said) == 1
 
 
@@ -469,7 +471,7 @@ def test_a_csv_file_above_the_limit_is_named_once(tmp_path, monkeypatch):
     epoch([callback], 0)
     with pytest.warns(NotExactWarning, match=r"a\.csv.*more than 10"):
         found = saved(states)
-    assert found[0][0]["special"] is None
+    assert found[0][0].get("special") is None
     saved(states)
     callback.csv_file.close()
 
@@ -479,7 +481,7 @@ def test_a_csv_file_that_is_gone_is_named(tmp_path):
     epoch([callback], 0)
     (tmp_path / "a.csv").unlink()
     with pytest.warns(NotExactWarning, match="it is not there any more"):
-        assert saved(states)[0][0]["special"] is None
+        assert saved(states)[0][0].get("special") is None
     callback.csv_file.close()
 
 
@@ -489,7 +491,7 @@ def test_many_rows_travel_beside_the_json(tmp_path):
         epoch([callback], number, loss=1.0)
     _, arrays = saved(states)
     assert (
-        bytes(arrays["callbacks.0.special.content"])
+        bytes(arrays["callbacks.CSVLogger.1.special.content"])
         == (tmp_path / "a.csv").read_bytes()
     )
     callback.csv_file.close()
@@ -1297,7 +1299,7 @@ def test_a_function_from_a_module_may_be_rebound():
 def test_keras_still_has_the_names_that_we_use(tmp_path):
     """Nothing else tells that a callback went on another way in a newer Keras."""
     bar = vars(keras.utils.Progbar(target=3))
-    for name in (*progress_bar.SEEN, *progress_bar.CLOCKS):
+    for name in progress_bar.CLOCKS:
         assert name in bar, f"Progbar.{name} is gone: see progress_bar"
     assert "progbar" in vars(keras.callbacks.ProgbarLogger())
     logger, _ = csv_logger(tmp_path / "a.csv", append=False)
@@ -1332,10 +1334,13 @@ def test_differences_name_the_callbacks_that_differ():
     one.wait += 1
     other = begin([keras.callbacks.History(), two])
     (line,) = other.differences(saved(states)[0])
-    assert line == "callbacks: ReduceLROnPlateau replaced EarlyStopping"
+    assert line == (
+        "callbacks: keras.callbacks.EarlyStopping removed; "
+        "keras.callbacks.ReduceLROnPlateau added"
+    )
     fewer = begin([keras.callbacks.History()])
     (line,) = fewer.differences(saved(states)[0])
-    assert line == "callbacks: EarlyStopping was removed"
+    assert line == "callbacks: keras.callbacks.EarlyStopping removed"
     assert fewer.gone(saved(states)[0]) == set()
 
 
@@ -1366,7 +1371,7 @@ def test_callbacks_that_come_and_go_leave_others_their_state():
     more = begin(second)
     found = saved(states)
     (line,) = more.differences(found[0])
-    assert line == "callbacks: Gone was removed, History was added"
+    assert line == "callbacks: keras.callbacks.History added"
     more.restore(*found)
     assert (second[0].a, second[2].a) == (1, 2)
     assert second[2].other is second[0]
@@ -1379,7 +1384,7 @@ def test_what_shared_state_with_others_may_not_be_gone():
     first[1].b = shared
     fewer = begin([Mine(b=None)])
     found, _ = saved(states)
-    assert fewer.differences(found) == ["callbacks: Gone was removed"]
+    assert fewer.differences(found) == [f"callbacks: {__name__}.Gone removed"]
     assert fewer.gone(found) == set()
 
 
@@ -1388,7 +1393,8 @@ def test_another_order_of_callbacks_is_a_difference():
     states = begin(first)
     second = begin([keras.callbacks.History(), Mine(a=1)])
     (line,) = second.differences(saved(states)[0])
-    assert "in a different order (Mine, History; now History, Mine)" in line
+    mine, history = f"{__name__}.Mine", "keras.callbacks.History"
+    assert line.endswith(f"in a different order ({mine}, {history})")
 
 
 def test_a_function_that_is_gone_is_refused_and_nothing_is_touched():
@@ -1409,7 +1415,7 @@ def test_a_missing_array_is_refused_and_nothing_is_touched():
     states = begin(first)
     first[0].a, first[1].large = 2, np.ones(1000)
     second = [Mine(a=1), Mine(large=None)]
-    with pytest.raises(CorruptCheckpointError, match=r"callbacks\.1\.large"):
+    with pytest.raises(CorruptCheckpointError, match=r"callbacks\.Mine\.2\.large"):
         begin(second).restore(saved(states)[0], {})
     assert second[0].a == 1
 
@@ -1425,7 +1431,7 @@ def test_a_state_dict_that_came_or_went_is_a_difference():
     found = saved(begin([Own()]))[0]
     del Own.state_dict
     (line,) = begin([Own()]).differences(found)
-    assert line.endswith("Own had state_dict() and load_state_dict() when saved")
+    assert "Own with state_dict() removed" in line
 
 
 # Metrics for the manifest -------------------------------------------------------------

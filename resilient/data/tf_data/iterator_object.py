@@ -6,7 +6,7 @@ iterator's state contains. Pipelines that need more are refused: pass such a dat
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -15,15 +15,7 @@ from resilient.data.tf_data import constants, facts, iterator_state, shuffles
 from resilient.data.tf_data.graph import PipelineGraph
 from resilient.errors import DataNotResumableError
 from resilient.objects.adapters.base import Kind, require_backend
-from resilient.serialization import Encoded
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import encode
-from resilient.serialization.schema import Count, MalformedError, well_formed
-
-
-class _Iterator(TypedDict):
-    state: Any
-    counts: list[Count]
+from resilient.serialization import JSON
 
 
 def kind_of(name: str, value: Any) -> Kind | None:
@@ -55,28 +47,22 @@ class IteratorKind(Kind):
         self._counts = shuffles.count_draws(graph)
         self._constants = constants.checksums(value._dataset, graph)
 
-    def facts(self) -> Any:
+    def facts(self) -> JSON:
         found = {f" constants of {op}": each for op, each in self._constants.items()}
         found.pop(f" constants of {constants.FILES}", None)
         return {" seeds": self._seeds, **found}
 
-    def capture(self, arrays: dict[str, Any], name: str) -> Encoded:
+    def state(self) -> Any:
         try:
             state = iterator_state.save(self.value, known=False)
         except tf.errors.OpError as error:
             raise _refused(str(error).partition("\n")[0]) from error
-        return {
-            "state": encode(np.array(state), arrays, name),
-            "counts": [count.get() for count in self._counts],
-        }
+        counts = [count.get() for count in self._counts]
+        return {"state": np.array(state), "counts": counts}
 
-    def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
-        saved = well_formed(_Iterator, saved, "a tf.data iterator")
-        counts = saved["counts"]
-        if len(counts) != len(self._counts):
-            raise MalformedError(f"{len(counts)} draws of {len(self._counts)} shuffles")
+    def load(self, state: Any, tensors: Mapping[str, Any]) -> None:
         try:
-            iterator_state.restore(self.value, decode(saved["state"], arrays))
+            iterator_state.restore(self.value, state["state"])
         except tf.errors.OpError as error:
             raise DataNotResumableError(
                 "An iterator cannot be set to the state in the checkpoint: its "
@@ -84,7 +70,7 @@ class IteratorKind(Kind):
                 received=str(error).partition("\n")[0],
                 hint="Use the same data as before, or use another checkpoint_dir.",
             ) from error
-        for count, value in zip(self._counts, counts, strict=True):
+        for count, value in zip(self._counts, state["counts"], strict=True):
             count.set(value)
 
 

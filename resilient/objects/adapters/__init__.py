@@ -11,11 +11,13 @@ from typing import Any
 from resilient.backends.arrays import check_dtype, check_names
 from resilient.backends.base import Backend
 from resilient.errors import message
-from resilient.keras_internals import BACKEND
-from resilient.objects.adapters.base import Kind, SavedObjects, kind_of, require_backend
+from resilient.objects.adapters import gradients
+from resilient.objects.adapters.base import Kind, kind_of, require_backend
 from resilient.objects.training_setup import TrainingSetup
 from resilient.serialization import JSON, Encoded
-from resilient.serialization.schema import MalformedError, well_formed
+from resilient.serialization.decoding import decode
+from resilient.serialization.schema import taking
+from resilient.serialization.state_dict import encoded_state
 from resilient.state import layouts, replicas, variables
 from resilient.state.difference import Difference, line
 from resilient.state.difference import differences as fact_differences
@@ -143,26 +145,16 @@ class Objects:
             arrays: Receives the larger arrays.
         """
         places = {id(leaf.target): place(leaf.name) for leaf in live}
-        found = {
-            name: {
-                "class": thing.facts(),
-                "state": thing.capture(arrays, f"objects.{name}"),
-                **thing.built(places),
-            }
-            for name, thing in self._objects.items()
-        }
-        if BACKEND != "torch":
-            return found
-        from resilient.objects.adapters import torch_objects
+        found: JSON = {_GRADIENTS: gradients.capture(live, arrays)}
+        for name, thing in self._objects.items():
+            given = thing.state(), arrays, f"objects.{name}"
+            state = encoded_state(*given, type(thing.value).__name__, thing.known)
+            built = thing.built(places)
+            found[name] = {"class": thing.facts(), "state": state, **built}
+        return found
 
-        return {**found, _GRADIENTS: torch_objects.capture_gradients(live, arrays)}
-
-    def build(self, saved: SavedObjects) -> None:
-        """Build variables that a checkpoint has and this process lacks.
-
-        Raises:
-            MalformedError: It does not hold what ``capture`` returned.
-        """
+    def build(self, saved: Any) -> None:
+        """Build variables that a checkpoint has and this process lacks."""
         entries, strategy = self._entries(saved), self.strategy()
         # Optimizers last: for variables of models that are built here.
         names = sorted(entries, key=lambda name: name in self.models(), reverse=True)
@@ -171,39 +163,34 @@ class Objects:
                 places = {place(leaf.name): leaf.target for leaf in self.leaves()}
                 self._objects[name].build(entries[name], places)
 
-    def _entries(self, saved: SavedObjects) -> dict[str, JSON]:
+    def _entries(self, saved: Any) -> dict[str, JSON]:
         """The entry of each object that a checkpoint has, by name."""
-        return {
-            name: well_formed(JSON, saved.objects[name] or {}, f"the object {name}")
-            for name in self._objects
-            if name in saved.objects
-        }
+        objects = saved.run.objects
+        return {name: objects[name] for name in self._objects if name in objects}
 
     def kind_differences(self, saved: JSON) -> list[Difference]:
         """How a checkpoint's ``kinds`` differ from the live ones."""
         found, live = [], self.kinds
         for name in {**live, **saved}:
             was, now = saved.get(name), live.get(name)
-            of, text = "run", line(f"objects: `{name}`", was, now)
-            if was is None or now is None:
-                where = "not" if was is None else "only"
-                of = _OF.get(was or now, "run")
-                text = f"objects: `{name}` is {where} in the checkpoint"
             if was != now:
+                of = "run" if was and now else _OF.get(was or now, "run")
+                text = line(f"objects: `{name}`", was, now)
                 found.append(Difference(of, text, f"{of}.{name}"))
         return found
 
-    def differences(self, saved: SavedObjects) -> list[Difference]:
+    def differences(self, saved: Any) -> list[Difference]:
         """How a checkpoint's objects differ from the live ones; empty if equal."""
-        live = self.leaves()
-        groups = dict.fromkeys(
-            place(name).rpartition(".")[0]
-            for name in (*(v["name"] for v in saved.layout), *(x.name for x in live))
-        )
-        lines = {g: layouts.differences(saved.layout, live, groups=[g]) for g in groups}
+        live, layout = self.leaves(), saved.run.variables
+        names = [*(old["name"] for old in layout), *(leaf.name for leaf in live)]
+        groups = dict.fromkeys(place(name).rpartition(".")[0] for name in names)
+        lines = {g: layouts.differences(layout, live, groups=[g]) for g in groups}
         for name, entry in self._entries(saved).items():
             thing = self._objects[name]
-            was, now = _named(name, entry.get("class")), _named(name, thing.facts())
+            was, now = (
+                {name + fact: value for fact, value in facts.items()}
+                for facts in (entry["class"], thing.facts())
+            )
             group = f"{_OF.get(thing.kind, 'run')}.{name}"
             lines[group] = [*lines.get(group, []), *fact_differences(was, now)]
         return [
@@ -212,40 +199,26 @@ class Objects:
             for each in found
         ]
 
-    def restore(
-        self, backend: Backend, saved: SavedObjects, fresh: Collection[str]
-    ) -> None:
+    def restore(self, backend: Backend, saved: Any, fresh: Collection[str]) -> None:
         """Set everything, after comparing it.
 
         Args:
             backend: The backend's adapter.
-            saved: What to set.
+            saved: The checkpoint's state of a loop.
             fresh: Groups of variables that start fresh.
         """
-        entries = self._entries(saved)
+        layout, tensors = saved.run.variables, saved.tensors
+        new = tuple(f"{group}." for group in fresh)
+        live = [leaf for leaf in self.leaves() if not leaf.name.startswith(new)]
+        held = [leaf for leaf in live if leaf.slot[0] != "state"]
+        variables.assign(backend, layout, held, tensors)
         old = {
             name: thing
             for name, thing in self._objects.items()
             if f"{_OF.get(thing.kind)}.{name}" not in fresh
         }
-        if lacking := old.keys() - entries.keys():
-            raise MalformedError(f"nothing of the object {min(lacking)}")
-        new = tuple(f"{group}." for group in fresh)
-        live = [leaf for leaf in self.leaves() if not leaf.name.startswith(new)]
-        if self.tree is not None:
-            live = [leaf for leaf in live if leaf.slot[0] != "state"]
-        variables.assign(backend, saved.layout, live, saved.tensors)
-        for name, thing in old.items():
-            thing.restore(entries[name].get("state"), saved.tensors)
-        if _GRADIENTS in saved.objects and BACKEND == "torch":
-            from resilient.objects.adapters import torch_objects
-
-            torch_objects.restore_gradients(
-                saved.objects[_GRADIENTS], live, saved.tensors
-            )
-
-
-def _named(name: str, facts: Any) -> dict[str, Any]:
-    """The facts of an object, by names for messages."""
-    each = facts if isinstance(facts, dict) else {"": facts}
-    return {name + fact: value for fact, value in each.items()}
+        with taking("the state of the objects"):
+            for name, thing in old.items():
+                state = saved.run.objects[name]["state"]
+                thing.load(decode(state, tensors, thing.known), tensors)
+            gradients.restore(saved.run.objects[_GRADIENTS], live, tensors)

@@ -6,33 +6,17 @@ Kinds that belong to no library are here as well.
 import importlib
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from resilient.errors import NotSupportedError, message
 from resilient.keras_internals import BACKEND
-from resilient.serialization import JSON, Encoded, rng
-from resilient.serialization.decoding import decode
-from resilient.serialization.state_dict import Stateful, encoded_state, known_in
+from resilient.serialization import JSON, rng
+from resilient.serialization.classes import NOTHING
+from resilient.serialization.state_dict import Stateful, known_in
 from resilient.state.variables import Variable
 
 # The order matters: on PyTorch, a Keras model is also a torch.nn.Module.
 _LIBRARIES = ("keras", "tensorflow", "torch")  # the KINDS of ..._objects.py
-
-
-@dataclass(frozen=True)
-class SavedObjects:
-    """A checkpoint's state of all objects.
-
-    Attributes:
-        objects: Name to what ``Objects.capture`` returned.
-        layout: The variables, as ``Leaf.to_json`` describes them.
-        tensors: Every tensor, by name.
-    """
-
-    objects: Mapping[str, Encoded]
-    layout: list[dict[str, Any]]
-    tensors: Mapping[str, Any]
 
 
 class Kind:
@@ -43,9 +27,11 @@ class Kind:
 
     Attributes:
         kind: Its name in messages.
+        known: What its state may refer to.
     """
 
     kind: ClassVar[str] = "object"
+    known = NOTHING
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -62,21 +48,21 @@ class Kind:
         """Its configuration, as the script made it; None if unknown."""
         return None
 
-    def facts(self) -> Any:
-        """Facts that a checkpoint must share, as JSON: the class, the parts.
+    def facts(self) -> JSON:
+        """Facts that a checkpoint must share, by name, which follows the object's."""
+        return {}
 
-        Those in a dict are compared one by one, and their names follow the object's.
-        """
+    def state(self) -> Any:
+        """The state outside variables: plain values and arrays."""
         return None
 
-    def capture(self, arrays: dict[str, Any], name: str) -> Encoded:
-        """The state outside variables, as JSON.
+    def load(self, state: Any, tensors: Mapping[str, Any]) -> None:
+        """Set what ``state`` returned.
 
         Args:
-            arrays: Receives the larger arrays, under names that begin with ``name``.
-            name: As ``encode`` takes it.
+            state: The same.
+            tensors: Every tensor of the checkpoint, by name.
         """
-        return None
 
     def built(self, places: Mapping[int, str]) -> JSON:
         """How the variables were built, as entries for ``build``.
@@ -94,14 +80,6 @@ class Kind:
             places: Index of a variable to the variable.
         """
 
-    def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
-        """Set what ``capture`` returned.
-
-        Args:
-            saved: The state, as JSON.
-            arrays: Every tensor of the checkpoint, by name.
-        """
-
 
 class StatefulKind(Kind):
     """Anything with ``state_dict`` and ``load_state_dict``."""
@@ -110,22 +88,13 @@ class StatefulKind(Kind):
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
-        self._known = known_in(self.state)
+        self.known = known_in(self.state)
 
     def state(self) -> Any:
-        """The state: plain values and arrays."""
         return self.value.state_dict()
 
-    def load(self, state: Any) -> None:
-        """Set what ``state`` returned."""
+    def load(self, state: Any, tensors: Mapping[str, Any]) -> None:
         self.value.load_state_dict(state)
-
-    def capture(self, arrays: dict[str, Any], name: str) -> Encoded:
-        whose = type(self.value).__name__
-        return encoded_state(self.state(), arrays, name, whose, self._known)
-
-    def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
-        self.load(decode(saved, arrays, self._known))
 
 
 class NumberGeneratorKind(Kind):
@@ -133,14 +102,14 @@ class NumberGeneratorKind(Kind):
 
     kind: ClassVar[str] = "random generator"
 
-    def facts(self) -> Any:
-        return rng.kind(self.value)
+    def facts(self) -> JSON:
+        return {"": rng.kind(self.value)}
 
-    def capture(self, arrays: dict[str, Any], name: str) -> Encoded:
+    def state(self) -> Any:
         return rng.state(self.value)
 
-    def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
-        rng.set_state(self.value, saved)
+    def load(self, state: Any, tensors: Mapping[str, Any]) -> None:
+        rng.set_state(self.value, state)
 
 
 def kind_of(name: str, value: Any) -> Kind:

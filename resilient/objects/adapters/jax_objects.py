@@ -10,9 +10,7 @@ from jax import lax
 
 from resilient.backends.jax import like
 from resilient.objects.adapters.base import StatefulKind
-from resilient.serialization import JSON, Encoded, rng
-from resilient.serialization.decoding import decode
-from resilient.serialization.schema import taking
+from resilient.serialization import JSON, rng
 from resilient.state import variables
 from resilient.state.variables import Variable
 
@@ -29,25 +27,23 @@ class PytreeKind(StatefulKind):
                 value = jax.random.key_data(leaf) if is_key else leaf
                 yield "state", index, path, value
 
-    def facts(self) -> Any:
+    def facts(self) -> JSON:
         leaves = self._leaves()
         found = {path: _described(leaf) for path, leaf in leaves}
         return {**found, " leaves": [path for path, _ in leaves]}
 
     def state(self) -> Any:
-        """The leaves that are not arrays in their order, and arrays of weak types."""
-        plain, weak = {}, []
-        for index, (path, leaf) in enumerate(self._leaves()):
-            if not isinstance(leaf, jax.Array):
-                plain[f"{index}{path}"] = leaf
-            elif not rng.is_jax_key(leaf) and leaf.weak_type:
-                weak.append(index)
-        return {"plain": plain, "weak": weak}
+        """The leaves that are not arrays, and the places of arrays of weak types."""
+        leaves = [leaf for _, leaf in self._leaves()]
+        weak = [getattr(leaf, "weak_type", False) for leaf in leaves]
+        return {
+            "plain": [None if isinstance(x, jax.Array) else x for x in leaves],
+            "weak": [index for index, is_weak in enumerate(weak) if is_weak],
+        }
 
     def build(self, saved: JSON, places: Mapping[str, Any]) -> None:
         """Convert numbers and NumPy arrays to JAX arrays, as a step would."""
-        with taking("the leaves of a pytree"):
-            facts = [saved["class"].get(path) for path, _ in self._leaves()]
+        facts = [saved["class"].get(path) for path, _ in self._leaves()]
         self._replace(
             lambda index, leaf: (
                 jnp.asarray(leaf)
@@ -56,22 +52,20 @@ class PytreeKind(StatefulKind):
             )
         )
 
-    def restore(self, saved: Encoded, arrays: Mapping[str, Any]) -> None:
+    def load(self, state: Any, tensors: Mapping[str, Any]) -> None:
         # Paths are equal, and with them the names of variables.
         found = [variables.leaf(*variable, of="state") for variable in self.variables()]
-        values = {x.slot[1]: like(x.target, arrays[x.name]) for x in found}
-        state = decode(saved, arrays, self._known)
+        values = {x.slot[1]: like(x.target, tensors[x.name]) for x in found}
 
         def new(index: int, leaf: Any) -> Any:
             if not isinstance(leaf, jax.Array):
-                return next(plain)
+                return state["plain"][index]
             if rng.is_jax_key(leaf):
                 return rng.jax_key(str(jax.random.key_impl(leaf)), values[index])
-            return _weakly_typed(values[index]) if index in weak else values[index]
+            is_weak = index in state["weak"]
+            return _weakly_typed(values[index]) if is_weak else values[index]
 
-        with taking("the leaves of a pytree"):
-            plain, weak = iter(state["plain"].values()), set(state["weak"])
-            self._replace(new)
+        self._replace(new)
 
     def _leaves(self) -> list[tuple[str, Any]]:
         found, _ = jax.tree_util.tree_flatten_with_path(self.value)

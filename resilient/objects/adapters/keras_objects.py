@@ -1,16 +1,15 @@
 """Keras objects: models and layers, optimizers, metrics, variables, seeds."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import keras
 
-from resilient import keras_internals
 from resilient.objects.adapters.base import Kind
-from resilient.serialization import JSON, Encoded
+from resilient.serialization import JSON
 from resilient.serialization.decoding import decode
 from resilient.serialization.json_values import NotEncodable, encode
-from resilient.serialization.schema import well_formed
 from resilient.state.build import build_optimizer
 from resilient.state.fingerprint import class_names, of_layers
 from resilient.state.settings import Settings, items_of
@@ -22,7 +21,7 @@ def parts_of(model: keras.layers.Layer) -> list[tuple[str, Any]]:
     layers = model._flatten_layers(include_self=False)
     loss = getattr(model, "loss", None)
     losses = items_of(loss) or {"": loss}
-    metrics = [*getattr(model, "metrics", []), *_compiled_metrics(model)]
+    metrics = getattr(model, "metrics", [])
     return [
         (type(model).__name__, model),
         *((f"layer {i} ({type(x).__name__})", x) for i, x in enumerate(layers)),
@@ -30,17 +29,6 @@ def parts_of(model: keras.layers.Layer) -> list[tuple[str, Any]]:
         *((f"loss{key}", each) for key, each in losses.items()),
         *((f"metric {i} ({type(x).__name__})", x) for i, x in enumerate(metrics)),
     ]
-
-
-def _compiled_metrics(model: keras.layers.Layer) -> Iterator[keras.metrics.Metric]:
-    """The metrics passed to ``compile``; in ``model.metrics`` they are wrapped."""
-    arguments = keras_internals.arguments_of_compile(model)
-    waiting = [arguments.get("metrics"), arguments.get("weighted_metrics")]
-    while waiting:
-        each = waiting.pop(0)
-        if isinstance(each, keras.metrics.Metric):
-            yield each
-        waiting += items_of(each).values()
 
 
 class LayerKind(Kind):
@@ -63,18 +51,12 @@ class LayerKind(Kind):
         return found
 
     def built(self, places: Mapping[int, str]) -> JSON:
-        optimizer = getattr(self.value, "optimizer", None)
-        return {
-            "build": self._build_config() if self.value.built else None,
-            "compiled": bool(optimizer is not None and optimizer.built),
-        }
-
-    def _build_config(self) -> Encoded:
-        """The build config of the layer; None if unknown."""
-        try:
-            return encode(self.value.get_build_config(), {}, "build config")
-        except (NotEncodable, NotImplementedError, ValueError):
-            return None
+        optimizer, config = getattr(self.value, "optimizer", None), None
+        with contextlib.suppress(NotEncodable, NotImplementedError, ValueError):
+            if self.value.built:
+                config = encode(self.value.get_build_config(), {}, "build config")
+        is_compiled = bool(optimizer is not None and optimizer.built)
+        return {"build": config, "compiled": is_compiled}
 
     def build(self, saved: JSON, places: Mapping[str, Any]) -> None:
         config = saved.get("build")
@@ -96,20 +78,18 @@ class KerasOptimizerKind(Kind):
         return [(type(self.value).__name__, self.value)]
 
     def fingerprint(self) -> JSON:
+        identity = {"optimizer": class_names(self.value)}
         settings = Settings(self.value, whole=True).facts
-        return {"identity": {}, "settings": settings, "determinism": {}}
-
-    def facts(self) -> Any:
-        return type(self.value).__name__
+        return {"identity": identity, "settings": settings, "determinism": {}}
 
     def built(self, places: Mapping[int, str]) -> JSON:
         if not self.value.built:
             return {}
-        trained = _innermost(self.value)._trainable_variables
+        trained = self.value._trainable_variables
         return {"for": [places.get(id(variable), "") for variable in trained]}
 
     def build(self, saved: JSON, places: Mapping[str, Any]) -> None:
-        names = well_formed(list[str], saved.get("for", []), "a built optimizer")
+        names = saved.get("for", [])
         if names and not self.value.built and set(names) <= places.keys():
             with keras.name_scope(self.value.name, caller=self.value):  # as in `apply`
                 self.value.build([places[name] for name in names])
@@ -145,13 +125,6 @@ class KerasVariableKind(Kind):
 
 def _listed(group: str, variables: Iterable[Any]) -> list[Variable]:
     return [(group, index, each.path, each) for index, each in enumerate(variables)]
-
-
-def _innermost(optimizer: Any) -> Any:
-    """The innermost optimizer, inside its wrappers."""
-    while (inner := getattr(optimizer, "inner_optimizer", None)) is not None:
-        optimizer = inner
-    return optimizer
 
 
 KINDS: dict[type, type[Kind]] = {

@@ -9,6 +9,7 @@ import tensorflow as tf
 from resilient.errors import NotSupportedError
 from resilient.objects.adapters import keras_objects
 from resilient.objects.adapters.base import Kind, find_kind
+from resilient.serialization import JSON
 from resilient.state.variables import Variable
 
 
@@ -31,19 +32,6 @@ class TensorFlowModuleKind(Kind):
 
     kind: ClassVar[str] = "TensorFlow module"
 
-    def __init__(self, value: Any) -> None:
-        super().__init__(value)
-        for name, held in self._held():
-            # By name: TensorFlow's tables have no public base class.
-            bases = [cls.__name__ for cls in type(held).__mro__]
-            if "LookupInterface" in bases or isinstance(held, tf.data.Iterator):
-                raise NotSupportedError(
-                    "A module holds something that cannot be saved with it.",
-                    received=f"{name}, a {type(held).__name__}",
-                    hint="Pass an iterator to Run under its own name; keep a table's "
-                    "entries in variables.",
-                )
-
     def variables(self) -> Iterable[Variable]:
         found = [_described(variable) for variable in self.value.variables]
         for name, kind in self._kinds():
@@ -54,27 +42,19 @@ class TensorFlowModuleKind(Kind):
             count[group] += 1
 
     def parts(self) -> Iterable[tuple[str, Any]]:
-        for number, module in enumerate((self.value, *self.value.submodules)):
-            yield f"module {number} ({type(module).__name__})", module
-        for name, kind in self._kinds():
-            for part, value in kind.parts():
-                yield f"{name} {part}", value
+        return [(type(self.value).__name__, self.value)]
 
     def _kinds(self) -> Iterator[tuple[str, Kind]]:
         """Attributes with variables that TensorFlow does not list."""
         kinds = {**keras_objects.KINDS, tf.random.Generator: TensorFlowGeneratorKind}
-        for name, held in self._held():
-            kind = find_kind(kinds, held)
-            if kind is not None:
-                yield name, kind(held)
-
-    def _held(self) -> Iterator[tuple[str, Any]]:
-        """The attributes of the module and its submodules, containers flattened."""
         for module in (self.value, *self.value.submodules):
             for name, held in vars(module).items():
-                if not name.startswith("_self_"):  # TensorFlow's record of the others
-                    for each in tf.nest.flatten(held):
-                        yield name, each
+                if name.startswith("_self_"):  # TensorFlow's record of the others
+                    continue
+                for each in tf.nest.flatten(held):
+                    _require_variables(name, each)
+                    if (kind := find_kind(kinds, each)) is not None:
+                        yield name, kind(each)
 
 
 class TensorFlowGeneratorKind(Kind):
@@ -85,8 +65,21 @@ class TensorFlowGeneratorKind(Kind):
     def variables(self) -> Iterable[Variable]:
         yield "non_trainable", 0, "state", self.value.state
 
-    def facts(self) -> Any:
-        return f"algorithm {int(self.value.algorithm)}"
+    def facts(self) -> JSON:
+        return {" algorithm": int(self.value.algorithm)}
+
+
+def _require_variables(name: str, held: Any) -> None:
+    """Raise for what a module holds that has state, but no variables."""
+    # By name: TensorFlow's tables have no public base class.
+    bases = [cls.__name__ for cls in type(held).__mro__]
+    if "LookupInterface" in bases or isinstance(held, tf.data.Iterator):
+        raise NotSupportedError(
+            "A module holds something that cannot be saved with it.",
+            received=f"{name}, a {type(held).__name__}",
+            hint="Pass an iterator to Run under its own name; keep a table's "
+            "entries in variables.",
+        )
 
 
 def _described(variable: Any) -> tuple[str, str, Any]:

@@ -13,7 +13,6 @@ from resilient.objects.callbacks.special import Special
 class OrbaxSteps(Special):
     """The directory of an ``OrbaxCheckpoint`` callback."""
 
-    record = list[int]
     skipped = frozenset({"checkpointer", "_async_futures", "_multihost_initialized"})
 
     def state(self) -> list[int]:
@@ -25,10 +24,9 @@ class OrbaxSteps(Special):
             if step not in state:
                 self._callback.checkpointer.delete(step)
 
-    def begin_anew(self) -> None:
+    def begin_anew(self, began: float) -> None:
         directory = Path(str(self._callback.checkpointer.directory))
-        if self._attempts and directory.is_dir():
-            began = min(float(each["started"]) for each in self._attempts)
+        if directory.is_dir():
             found = {s: (directory / str(s)).stat().st_mtime for s in self._steps()}
             self.restore([step for step, time in found.items() if time < began])
 

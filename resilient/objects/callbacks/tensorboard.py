@@ -13,39 +13,16 @@ import os
 import re
 import socket
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from resilient.keras_internals import contract
 from resilient.keras_internals.expected import OF_TENSORBOARD
-from resilient.objects.callbacks.special import (
-    Special,
-    elapsed,
-    replacing,
-    set_clocks,
-)
-from resilient.serialization.schema import Count, MalformedError
-from resilient.storage.files import open_file
+from resilient.objects.callbacks.special import Special, elapsed, set_clocks
+from resilient.storage.files import replace_bytes
 
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(.+)\.(\d+)\.(\d+)\.v2")
-_WRITERS = ("train", "validation")
 _CLOCKS = ("_epoch_start_time",)
-
-
-@dataclass(frozen=True)
-class _State:
-    """A checkpoint's state of the callback.
-
-    Attributes:
-        files: Bytes of each event file, by its path in the log directory.
-        ago: Seconds since the epoch began, if one did.
-        step: The step of the default writer.
-    """
-
-    files: dict[str, Count]
-    ago: dict[str, float]
-    step: int | None = None
 
 
 class _EventFile(NamedTuple):
@@ -64,29 +41,9 @@ class _EventFile(NamedTuple):
     pid: int
 
 
-def _is_key(key: object) -> bool:
-    """Whether ``capture`` would name this event file; nothing else is truncated."""
-    parts = Path(key).parts if isinstance(key, str) else ()
-    return len(parts) == 2 and parts[0] in _WRITERS and bool(_NAME.fullmatch(parts[1]))
-
-
-def _shorten(path: Path, size: int) -> None:
-    """Keep the first ``size`` bytes.
-
-    In a new file: a writer of the old one may still exist in this process, and must not
-    flush into this one.
-    """
-    descriptor = open_file(path.parent, path.name)
-    with open(descriptor, "rb") as source, replacing(path) as target:
-        while size and (chunk := source.read(min(size, 2**20))):
-            target.write(chunk)
-            size -= len(chunk)
-
-
 class EventFiles(Special):
     """The files and writers of a ``TensorBoard`` callback."""
 
-    record = _State
     skipped = frozenset(
         {
             *("_writers", "_prev_summary_state", "_summary_module"),
@@ -99,57 +56,65 @@ class EventFiles(Special):
     def __init__(self, callback: Any, attempts: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(callback, attempts)
         contract.require_known(OF_TENSORBOARD)
+        self._root = Path(callback.log_dir)
         self._recorded: Collection[str] = ()
-        self._earlier: list[_EventFile] = []
+        self._earlier: Collection[_EventFile] = ()
         mine = sorted(self._own().values())
         # A writer that the callback already has is the newest one.
         self._earlier = mine[:-1] if callback._writers else mine
 
     def state(self) -> dict[str, Any] | None:
+        """Bytes of each file, seconds since the epoch began, the default step."""
         callback = self._callback
         if not self._is_local():
             return None
         for writer in callback._writers.values():
             writer.flush()
-        paths = {key: self._root / key for key in {*self._own(), *self._recorded}}
-        sizes = {k: p.stat().st_size for k, p in sorted(paths.items()) if p.exists()}
-        step = None
-        if callback._prev_summary_state:  # always 0 if Keras sets it only once
-            step = callback.summary.experimental.get_step()
+        ours = self._files().keys() & {*self._own(), *self._recorded}
+        pushed = callback._prev_summary_state
+        step = callback.summary.experimental.get_step() if pushed else None
         return {
-            "files": sizes,
+            "files": {key: (self._root / key).stat().st_size for key in sorted(ours)},
             "ago": elapsed(callback, _CLOCKS),
             "step": step if isinstance(step, int) else None,
         }
 
-    def check(self, state: _State) -> None:
-        if strange := [key for key in state.files if not _is_key(key)]:
-            raise MalformedError(f"{strange[0]!r} is not an event file of TensorBoard")
-
-    def begin_anew(self) -> None:
-        """Delete files of attempts that died before their first checkpoint."""
-        if self._is_local():
-            self._keep_only(self._own())
-
-    def restore(self, state: _State) -> None:
-        callback = self._callback
-        set_clocks(callback, _CLOCKS, state.ago)
-        if not self._is_local():
-            return
-        self._recorded = state.files
+    def restore(self, state: dict[str, Any]) -> None:
+        callback, sizes, step = self._callback, state["files"], state["step"]
+        set_clocks(callback, _CLOCKS, state["ago"])
+        self._recorded = sizes
         pushed = len(callback._prev_summary_state)
         for _ in range(pushed):
             callback._pop_writer()
         for writer in callback._writers.values():
             writer.close()
         callback._writers = {}
-        cut = [_cut(self._root / key, size) for key, size in state.files.items()]
-        self._warn(*filter(None, cut))
-        self._keep_only(state.files)
+        found = self._files()
+        lost = [self._cut(key, sizes[key], exists=key in found) for key in sizes]
+        self._warn(*filter(None, lost))
+        self._keep_only(sizes)
         if pushed:
             # The default summary writer, which also records other code's summaries.
-            step, now = state.step, callback._global_train_batch
-            callback._push_writer(callback._train_writer, now if step is None else step)
+            step = callback._global_train_batch if step is None else step
+            callback._push_writer(callback._train_writer, step)
+
+    def begin_anew(self, began: float) -> None:
+        self._keep_only(self._own())
+
+    def _cut(self, key: str, size: int, *, exists: bool) -> str | None:
+        """Shorten a file to its recorded size, or say what it lacks.
+
+        In a new file: a writer of the old one may still exist in this process, and must
+        not flush into this one. Only a file that is there is touched, whatever the
+        checkpoint names.
+        """
+        path = self._root / key
+        found = path.stat().st_size if exists else 0
+        if found > size:
+            for other in path.parent.glob(f"{path.name}.tmp-*"):
+                other.unlink()  # of an attempt that was killed here
+            replace_bytes(path, path.read_bytes()[:size])
+        return f"{key} lost its last {size - found:,} bytes" if found < size else None
 
     def _keep_only(self, kept: Collection[str]) -> None:
         """Delete files that no others than attempts of this run wrote."""
@@ -166,19 +131,15 @@ class EventFiles(Special):
             for attempt in self._attempts
         )
 
-    @property
-    def _root(self) -> Path:
-        return Path(self._callback.log_dir)
-
     def _files(self) -> dict[str, _EventFile]:
         """All event files, by their path in the log directory."""
         found = {}
-        for path in self._root.glob("*/events.out.tfevents.*"):
-            key = f"{path.parent.name}/{path.name}"
-            match = _NAME.fullmatch(path.name)
-            if match and _is_key(key):
-                created, host, pid, number = match.groups()
-                found[key] = _EventFile(int(created), int(number), host, int(pid))
+        for part in ("train", "validation"):
+            for path in (self._root / part).glob("events.out.tfevents.*"):
+                if match := _NAME.fullmatch(path.name):
+                    created, host, pid, number = match.groups()
+                    file = _EventFile(int(created), int(number), host, int(pid))
+                    found[f"{part}/{path.name}"] = file
         return found
 
     def _own(self) -> dict[str, _EventFile]:
@@ -189,15 +150,3 @@ class EventFiles(Special):
             for key, file in self._files().items()
             if (file.host, file.pid) == me and file not in self._earlier
         }
-
-
-def _cut(path: Path, size: int) -> str | None:
-    """Shorten an event file to its recorded size, or say why that is not possible."""
-    if path.is_symlink():
-        return f"{path} is a symbolic link, which is not followed"
-    found = path.stat().st_size if path.exists() else -1
-    if found > size:
-        _shorten(path, size)
-    if found < 0:
-        return f"{path} is gone"
-    return f"{path} lost its last {size - found:,} bytes" if found < size else None

@@ -149,7 +149,7 @@ class Resumption:
         """
         ensure_built(self._model, iterator, self.run.variables, get_backend())
         callbacks.learn()
-        if self.progress.step and callbacks.lacks(self.run.attributes):
+        if self.progress.step and callbacks.tree.lacks(self.run.attributes):
             try_a_step(self._model, iterator, get_backend())
             callbacks.learn()
         live = self._leaves()

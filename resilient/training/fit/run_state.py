@@ -1,13 +1,13 @@
 """The state of a fit: captured between two batches, and restored."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
 
 from resilient.backends.base import Backend, HeldTensors, Part
 from resilient.errors import CheckpointMismatchError
-from resilient.keras_internals import BACKEND
+from resilient.objects.adapters import gradients
 from resilient.objects.callbacks.capture import CallbackStates
 from resilient.objects.training_setup import TrainingSetup, is_eager
 from resilient.objects.tree import paths
@@ -17,6 +17,7 @@ from resilient.saving.snapshot import Snapshot
 from resilient.serialization import JSON
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
+from resilient.serialization.schema import taking
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import retracing, variables
 from resilient.state.build import has_keras_step
@@ -116,8 +117,11 @@ class FitState(RunState):
         stateful = self._stateful.capture(arrays)
         live = self._leaves = variables.leaves(self._model)
         setup = self.setup.to_json(but=paths(attributes))
+        # Keras's own step clears gradients first.
+        of_keras = has_keras_step(self._model)
+        baked = self.callbacks.tree.baked
         self._warnings.callbacks(_others(self.callbacks.uncaptured(), setup))
-        self._warnings.attributes(_others(self.callbacks.in_steps(), setup), _KEEP_IN)
+        self._warnings.attributes(_others(baked, setup), _KEEP_IN)
         self._warnings.changed(
             "",
             setup,
@@ -135,7 +139,7 @@ class FitState(RunState):
             losses=self._losses.state(),
             setup=setup,
             attributes=attributes,
-            gradients=self._gradients(live, arrays),
+            gradients={} if of_keras else gradients.capture(live, arrays),
             traces=self.retracing.now(),
             allowed=list(self._allowed),
         )
@@ -143,14 +147,6 @@ class FitState(RunState):
         return self._snapshot(
             run, positions, live, tensors, arrays, progress=progress, reuse=reuse
         )
-
-    def _gradients(self, live: list[variables.Leaf], arrays: dict[str, Any]) -> JSON:
-        """Those that outlast a step; Keras's own step clears them first."""
-        if BACKEND != "torch" or has_keras_step(self._model):
-            return {}
-        from resilient.objects.adapters import torch_objects
-
-        return torch_objects.capture_gradients(live, arrays)
 
     def restore(self, resumption: Resumption, drawn_ahead: set[str | int]) -> None:
         """Set everything, the random state last.
@@ -170,16 +166,14 @@ class FitState(RunState):
         self._allowed = resumption.changes.every
         self._stateful.restore(run.stateful, tensors)
         self._leaves = variables.leaves(self._model)
-        if run.gradients and BACKEND == "torch":
-            from resilient.objects.adapters import torch_objects
-
-            torch_objects.restore_gradients(run.gradients, self._leaves, tensors)
+        with taking("the gradients"):
+            gradients.restore(run.gradients, self._leaves, tensors)
         self._model.stop_training = run.stop_training
         self._losses.restore(run.losses)
         self._restore_random(run.random, drawn_ahead)
 
 
-def _others(names: list[str], setup: JSON) -> list[str]:
+def _others(names: Iterable[str], setup: JSON) -> list[str]:
     """Names of attributes of which the training setup says nothing."""
     said = setup.get("changed", {})
     return [

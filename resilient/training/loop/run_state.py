@@ -9,7 +9,6 @@ from resilient.backends.base import Backend, HeldTensors, Part
 from resilient.distributed.checks.model import require_same_values
 from resilient.distributed.group import Group
 from resilient.errors import CheckpointMismatchError, NotSupportedError
-from resilient.objects.adapters.base import SavedObjects
 from resilient.objects.changes import changes as found_changes
 from resilient.objects.tree import Scope, Tree
 from resilient.progress import Progress
@@ -162,8 +161,8 @@ class LoopState(RunState):
             found += [Difference("run", f"{name}: {line}") for line in lines]
         if not self._changes.refused(found):
             with rng.kept_random_state(self._backend):
-                self._objects.build(self._of_objects(saved))
-            other = self._objects.differences(self._of_objects(saved))
+                self._objects.build(saved.taken_by(self.leaves()))
+            other = self._objects.differences(saved.taken_by(self.leaves()))
             fits = all(each.of != "run" for each in other)
             found += self._other_functions(run, fits=fits) + other
         self._require(checkpoint, found)
@@ -268,14 +267,9 @@ class LoopState(RunState):
 
     def restore_objects(self, saved: record.SavedState[LoopRun]) -> None:
         """Set the objects and the history, and nothing else."""
-        mine = self._of_objects(saved)
+        mine = saved.taken_by(self.leaves())
         self._objects.restore(self._backend, mine, self._changes.fresh)
         self._history.restore(decode(saved.run.history, saved.tensors))
-
-    def _of_objects(self, saved: record.SavedState[LoopRun]) -> SavedObjects:
-        """A checkpoint's state of the objects, converted to what they take."""
-        saved = saved.taken_by(self.leaves())
-        return SavedObjects(saved.run.objects, saved.run.variables, saved.tensors)
 
 
 def _other_run(

@@ -171,20 +171,24 @@ def test_another_class_of_model_is_refused(directory):
 
 def test_other_callbacks_are_refused(directory):
     plateau = keras.callbacks.ReduceLROnPlateau("loss")
+    mine = f"{Interrupt.__module__}.Interrupt"
     assert refused(directory, callbacks=[Interrupt(), plateau]) == [
-        "callbacks: ReduceLROnPlateau replaced EarlyStopping"
+        (
+            "callbacks: keras.callbacks.EarlyStopping removed; "
+            "keras.callbacks.ReduceLROnPlateau added"
+        )
     ]
     assert refused(directory, callbacks=[stopping(), Interrupt()]) == [
         (
-            "callbacks: the checkpoint has them in a different order (Interrupt, "
-            "EarlyStopping, History; now EarlyStopping, Interrupt, History)"
+            f"callbacks: the checkpoint has them in a different order ({mine}, "
+            "keras.callbacks.EarlyStopping, keras.callbacks.History)"
         )
     ]
     assert refused(directory, callbacks=[Interrupt()]) == [
-        "callbacks: EarlyStopping was removed"
+        "callbacks: keras.callbacks.EarlyStopping removed"
     ]
     assert refused(directory, callbacks=[Interrupt(), stopping(), plateau]) == [
-        "callbacks: ReduceLROnPlateau was added"
+        "callbacks: keras.callbacks.ReduceLROnPlateau added"
     ]
 
 

@@ -308,7 +308,8 @@ def test_other_objects_are_refused(tmp_path):
     assert float(wide[0]) == 5.0
     with (
         pytest.raises(
-            CheckpointMismatchError, match="objects: `w` is only in the checkpoint"
+            CheckpointMismatchError,
+            match=r"`w`: .* 'Keras variable', this run has None",
         ),
         run_on(tmp_path, v=value()),
     ):
@@ -845,7 +846,7 @@ def test_what_cannot_be_restored_is_refused_at_once(tmp_path, backend):
         module.register_buffer("wide", torch.zeros(1).expand(3))
         with pytest.raises(resilient.NotSupportedError, match="'wide'"):
             run_on(tmp_path, module=module)
-        with pytest.raises(resilient.NotSupportedError, match="no values yet"):
+        with pytest.raises(RuntimeError, match="uninitialized"):
             run_on(tmp_path, module=torch.nn.LazyLinear(2))
     else:
         import tensorflow as tf
@@ -906,7 +907,7 @@ def counting(backend):
                 self.calls = 0
 
         module = OfTensorFlow()
-        found["module: module 0 (OfTensorFlow)"] = (module, module)
+        found["module: OfTensorFlow"] = (module, module)
     return found
 
 
