@@ -23,7 +23,7 @@ from resilient.errors import CorruptCheckpointError
 from resilient.saving.record import malformed
 from resilient.saving.run_json import FitRun, ImportRun, LoopRun, RunJson, decoded
 from resilient.serialization import JSON
-from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import decode
 from resilient.serialization.schema import Count, from_json, parse, strict
 from resilient.storage.checkpoint import Checkpoint
 

@@ -12,8 +12,7 @@ from resilient.data.generator import PythonData, PythonSource
 from resilient.data.source import SourceContext
 from resilient.errors import DataNotResumableError, NotSupportedError
 from resilient.serialization import JSON
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.json_values import NotEncodable, decode, encode
 from resilient.serialization.schema import Count
 from resilient.state.rng import kept_random_state
 

@@ -28,7 +28,7 @@ from resilient.objects.parts import (
 from resilient.objects.tree import CONTAINERS, MISSING, Node, Tree
 from resilient.serialization import Entries, Entry, classes
 from resilient.serialization.classes import Known
-from resilient.serialization.decoding import Reference, decode
+from resilient.serialization.json_values import Reference, decode
 from resilient.serialization.schema import MalformedError, taking, well_formed
 
 _WHAT = "the state of objects"
@@ -66,12 +66,12 @@ class _Wanted:
     ) -> None:
         self.gone = entry.get("gone", [])
         self.attributes = {
-            name: decode(data, arrays, known, refers=True)
+            name: decode(data, arrays, known)
             for name, data in entry.get("attributes", {}).items()
         }
         self.items: Any = MISSING
         if "items" in entry:
-            self.items = decode(entry["items"], arrays, known, refers=True)
+            self.items = decode(entry["items"], arrays, known)
             if type(self.items) not in (list, dict):
                 raise MalformedError(f"the items of {home}")
         self.content: tuple[str, Any] | None = None
@@ -93,7 +93,7 @@ class _Wanted:
             raise MalformedError(f"a new object of kind {kind!r}")
         if issubclass(CONTAINERS[kind], dict) is not (type(self.items) is dict):
             raise MalformedError(f"the items of a {kind}")
-        return kind, decode(data, arrays, known, refers=True)
+        return kind, decode(data, arrays, known)
 
     def new(self) -> Any:
         """An object of this kind, empty if it is a container."""

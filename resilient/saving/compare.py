@@ -20,7 +20,7 @@ from resilient.saving import choose, leaves
 from resilient.saving.record import SavedState, processes, read_part, saver_of
 from resilient.saving.run_json import RunJson, encoded
 from resilient.serialization import JSON
-from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import decode
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store
 

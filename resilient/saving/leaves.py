@@ -12,7 +12,7 @@ from typing import Any
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import RunJson
 from resilient.serialization import JSON, Encoded, Entries
-from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import decode
 
 CLOCKS = "clocks"  # the only section of ``values_of`` that is not state
 

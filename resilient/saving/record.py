@@ -25,7 +25,7 @@ from resilient.saving import reshard
 from resilient.saving.run_json import ImportRun, RunJson, decoded
 from resilient.saving.snapshot import UNCHANGED, VARIABLES, paths
 from resilient.serialization import Encoded
-from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import decode
 from resilient.serialization.position import Positions
 from resilient.serialization.schema import from_json, parse
 from resilient.storage.checkpoint import Checkpoint

@@ -1,26 +1,17 @@
 """Python values as JSON and arrays, exactly, without pickle.
 
-``json_values`` encodes and ``decoding`` decodes, both by the table of types that
-``json_types`` begins and ``json_classes`` completes; ``json_arrays`` has the codec of
-arrays, ``rng`` those of random generators; ``classes`` knows which objects are just
-their attributes, and which classes and functions a value may refer to; ``schema`` reads
-dataclasses. Unknown values are refused, naming their place. Every layer above may
-import it.
+``json_values`` encodes and decodes by the table of types in ``json_types``;
+``json_arrays`` has the codec of arrays, ``rng`` those of random generators; ``classes``
+knows which objects are just their attributes, and which classes and functions a value
+may refer to; ``schema`` reads dataclasses. Unknown values are refused, naming their
+place. Every layer above may import it.
 """
 
-from typing import Annotated, Any, TypedDict
+from typing import Any, TypedDict
 
-from msgspec import Meta
 
 JSON = dict[str, Any]  # an object
 Encoded = Any  # any value
-
-# Kinds of content, of which some can be made anew; and what else can.
-_EITHER = "ndarray|value|tensor|key|random"
-_CONTENT = "generator|variable|state_dict|table|long|file|array|shared|subclass"
-_NEW = "object|list|dict|deque|OrderedDict|Counter|defaultdict"
-Kind = Annotated[str, Meta(pattern=rf"\A({_EITHER}|{_CONTENT})\Z")]
-Made = Annotated[str, Meta(pattern=rf"\A({_EITHER}|{_NEW})\Z")]
 
 
 class Entry(TypedDict, total=False):
@@ -34,8 +25,8 @@ class Entry(TypedDict, total=False):
     attributes: dict[str, Any]
     gone: list[str]
     items: Any
-    content: tuple[Kind, Any]
-    made: tuple[Made, Any]
+    content: tuple[str, Any]
+    made: tuple[str, Any]
 
 
 # By home, the path at which an object was met first.

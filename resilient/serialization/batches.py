@@ -5,6 +5,7 @@ that Keras accepts, including sparse and ragged ones.
 """
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,7 @@ from resilient.backends.arrays import as_bytes
 from resilient.errors import NotSupportedError
 from resilient.serialization.schema import taking
 
-# Limits a sparse matrix, whose memory grows with them, whatever it holds.
-_MOST_ROWS = 2**26
+_SCALARS = (bool, int, float, complex, str, bytes)
 
 
 def pack(batch: Any) -> Any:
@@ -25,14 +25,16 @@ def pack(batch: Any) -> Any:
     )
 
 
+@taking("a batch")
 def unpack(packed: Any) -> Any:
     """Unpack a batch.
 
     Raises:
         MalformedError: It is not a packed batch.
     """
-    with taking("a batch"):
-        return _unpacked(packed)
+    return _mapped(
+        packed, lambda leaf: _BUILDERS[leaf["kind"]](*leaf["parts"]), _is_packed
+    )
 
 
 def copied(leaf: Any) -> Any:
@@ -55,8 +57,8 @@ def checksum(batch: Any) -> str:
             digest.update(f"{kind} {part.dtype} {part.shape};".encode())
             if not part.dtype.hasobject:
                 digest.update(as_bytes(part).data)
-            elif _is_plain(part):  # strings: their text, not their addresses
-                digest.update(repr(part.tolist()).encode())
+            elif all(type(item) in _SCALARS for item in part.flat):
+                digest.update(repr(part.tolist()).encode())  # not their addresses
             else:
                 for item in part.ravel().tolist():
                     digest.update(b"item;")
@@ -66,63 +68,55 @@ def checksum(batch: Any) -> str:
     return digest.hexdigest()
 
 
-def outline(batch: Any) -> Any:
-    """Its structure, with dtypes and ranks."""
-
-    def of(leaf: Any) -> Any:
-        kind, parts = _parts(leaf)
-        return kind, [
-            (part.dtype.kind, part.dtype.itemsize, part.ndim) for part in parts
-        ]
-
-    return _mapped(batch, of)
-
-
-def _mapped(batch: Any, function: Callable[[Any], Any]) -> Any:
+def _mapped(
+    batch: Any,
+    function: Callable[[Any], Any],
+    is_leaf: Callable[[Any], bool] = lambda value: False,
+) -> Any:
     if batch is None:
         return None
-    if isinstance(batch, dict):
-        return {key: _mapped(item, function) for key, item in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return tuple(_mapped(item, function) for item in batch)
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(_mapped(item, function) for item in batch)
+    if isinstance(batch, dict) and not is_leaf(batch):
+        return {key: _mapped(batch[key], function, is_leaf) for key in batch}
+    if isinstance(batch, list | tuple):
+        cls = list if isinstance(batch, list) else tuple
+        return cls(_mapped(item, function, is_leaf) for item in batch)
     return function(batch)
+
+
+def _is_packed(value: dict[Any, Any]) -> bool:
+    """Whether it is a leaf; a dict in a batch may have the same keys."""
+    return isinstance(value.get("kind"), str)
 
 
 def _parts(leaf: Any) -> tuple[str, list[np.ndarray]]:
     """The kind of a leaf, and the plain arrays it consists of."""
+    kind, parts = _kind(leaf)
+    return kind, [np.asarray(part) for part in parts]
+
+
+def _kind(leaf: Any) -> tuple[str, Any]:
     cls = type(leaf)
     module, name = cls.__module__.partition(".")[0], cls.__name__
     if module == "torch":
-        import torch
-
-        tensor = leaf.detach().cpu()
+        tensor, torch = leaf.detach().cpu(), import_module("torch")
         if tensor.dtype == torch.bfloat16:  # which NumPy lacks
             return "torch bfloat16", [tensor.view(torch.int16).numpy()]
         return "torch", [tensor.numpy()]
-    if module == "tensorflow":
-        if name == "SparseTensor":
-            parts = (leaf.indices, leaf.values, leaf.dense_shape)
-            return "tensorflow sparse", [np.asarray(part) for part in parts]
-        if name == "RaggedTensor":
-            parts = (leaf.flat_values, *leaf.nested_row_splits)
-            return "tensorflow ragged", [np.asarray(part) for part in parts]
-        return "tensorflow", [np.asarray(leaf)]
+    if name == "SparseTensor":
+        return "tensorflow sparse", (leaf.indices, leaf.values, leaf.dense_shape)
+    if name == "RaggedTensor":
+        return "tensorflow ragged", (leaf.flat_values, *leaf.nested_row_splits)
     if module == "scipy":
         coo = leaf.tocoo()
-        return "scipy", [coo.data, coo.row, coo.col, np.asarray(coo.shape)]
+        return "scipy", (coo.data, coo.row, coo.col, coo.shape)
     if name == "BCOO":
-        parts = (leaf.data, leaf.indices, leaf.shape)
-        return "jax sparse", [np.asarray(part) for part in parts]
-    if module in ("jax", "jaxlib"):
-        return "jax", [np.asarray(leaf)]
-    if isinstance(leaf, np.ndarray):
-        return "numpy", [leaf]
-    if isinstance(leaf, (bool, int, float, complex, str, bytes, np.generic)):
-        return "scalar", [np.asarray(leaf)]
+        return "jax sparse", (leaf.data, leaf.indices, leaf.shape)
+    if module in ("tensorflow", "jax", "jaxlib"):
+        return module.removesuffix("lib"), [leaf]
+    if isinstance(leaf, _SCALARS) and not isinstance(leaf, np.generic):
+        return "scalar", [leaf]
     if hasattr(leaf, "__array__"):
-        return "numpy", [np.asarray(leaf)]
+        return "numpy", [leaf]
     raise NotSupportedError(
         "A batch contains something that is not an array, so it cannot be saved or "
         "compared.",
@@ -131,128 +125,34 @@ def _parts(leaf: Any) -> tuple[str, list[np.ndarray]]:
     )
 
 
-def _unpacked(packed: Any) -> Any:
-    if packed is None:
-        return None
-    if type(packed) is dict and isinstance(packed.get("kind"), str):
-        return _built(packed["kind"], packed["parts"])
-    if type(packed) is dict:
-        return {key: _unpacked(item) for key, item in packed.items()}
-    if type(packed) in (list, tuple):
-        return type(packed)(_unpacked(item) for item in packed)
-    raise ValueError(f"{type(packed).__name__} where an array is expected")
-
-
-def _built(kind: str, parts: Any) -> Any:
-    if not isinstance(parts, list) or not all(type(p) is np.ndarray for p in parts):
-        raise ValueError("parts that are not arrays")
-    if any(not _is_plain(part) for part in parts):
-        raise ValueError("an array of Python objects")
-    return _BUILDERS[kind](*parts)
-
-
-def _is_plain(part: np.ndarray) -> bool:
-    """Whether it holds only array data; strings are often objects."""
-    kinds = (str, bytes, bool, int, float)
-    return not part.dtype.hasobject or all(type(i) in kinds for i in part.flat)
-
-
-def _shape(shape: np.ndarray, indices: np.ndarray) -> tuple[int, ...]:
-    """That of a sparse array, if both are integers and it is a shape."""
-    if {indices.dtype.kind, shape.dtype.kind} - set("iu") or shape.ndim != 1:
-        raise ValueError("indices and a shape that are not integers")
-    if (shape < 0).any():
-        raise ValueError("a negative shape")
-    return tuple(shape.tolist())
-
-
-def _inside(shape: np.ndarray, indices: np.ndarray) -> tuple[int, ...]:
-    """The shape, if all indices are within it."""
-    if indices.ndim != 2 or indices.shape[1] != len(shape):
-        raise ValueError("indices and a shape that do not go together")
-    if (indices < 0).any() or (indices >= shape).any():
-        raise ValueError("indices outside the shape")
-    return _shape(shape, indices)
-
-
-def _scalar(array: np.ndarray) -> Any:
-    if array.ndim:
-        raise ValueError("a scalar with dimensions")
-    return array.item()
-
-
 def _torch(array: np.ndarray) -> Any:
-    import torch
-
-    return torch.from_numpy(array.copy())
-
-
-def _torch_bfloat16(array: np.ndarray) -> Any:
-    import torch
-
-    if array.dtype != "int16":
-        raise ValueError("floats of two bytes that are not two bytes")
-    return _torch(array).view(torch.bfloat16)
-
-
-def _tensorflow(array: np.ndarray) -> Any:
-    import tensorflow as tf
-
-    return tf.convert_to_tensor(array)
-
-
-def _tensorflow_sparse(
-    indices: np.ndarray, values: np.ndarray, shape: np.ndarray
-) -> Any:
-    import tensorflow as tf
-
-    _inside(shape, indices)
-    return tf.SparseTensor(indices, values, shape)
-
-
-def _tensorflow_ragged(
-    values: np.ndarray, outer: np.ndarray, *inner: np.ndarray
-) -> Any:
-    import tensorflow as tf
-
-    return tf.RaggedTensor.from_nested_row_splits(values, [outer, *inner])
+    return import_module("torch").from_numpy(array.copy())
 
 
 def _scipy(
     data: np.ndarray, row: np.ndarray, col: np.ndarray, shape: np.ndarray
 ) -> Any:
-    import scipy.sparse
-
-    whole = _inside(shape, np.stack([row, col], axis=1))
-    if whole[0] > _MOST_ROWS:
-        raise ValueError(f"{whole[0]:,} rows")
-    return scipy.sparse.coo_matrix((data, (row, col)), whole).tocsr()
-
-
-def _jax(array: np.ndarray) -> Any:
-    import jax
-
-    return jax.numpy.asarray(array)
+    coo = import_module("scipy.sparse").coo_matrix
+    return coo((data, (row, col)), tuple(shape.tolist())).tocsr()
 
 
 def _jax_sparse(data: np.ndarray, indices: np.ndarray, shape: np.ndarray) -> Any:
-    from jax.experimental import sparse
-
-    return sparse.BCOO(
-        (data, indices), shape=_shape(shape, indices)
-    )  # it may be padded
+    bcoo = import_module("jax.experimental.sparse").BCOO
+    return bcoo((data, indices), shape=tuple(shape.tolist()))
 
 
-# How to build each kind of leaf from its parts.
+# How to build each kind of leaf from its parts; libraries are imported by these names.
 _BUILDERS: dict[str, Callable[..., Any]] = {
     "numpy": lambda array: array,
-    "scalar": _scalar,
+    "scalar": lambda array: array.item(),
     "torch": _torch,
-    "torch bfloat16": _torch_bfloat16,
-    "tensorflow": _tensorflow,
-    "tensorflow sparse": _tensorflow_sparse,
-    "tensorflow ragged": _tensorflow_ragged,
+    "torch bfloat16": lambda array: _torch(array).view(import_module("torch").bfloat16),
+    "tensorflow": lambda array: import_module("tensorflow").convert_to_tensor(array),
+    "tensorflow sparse": lambda *x: import_module("tensorflow").SparseTensor(*x),
+    "tensorflow ragged": lambda values, *splits: import_module(
+        "tensorflow"
+    ).RaggedTensor.from_nested_row_splits(values, splits),
     "scipy": _scipy,
-    "jax": _jax,
+    "jax": lambda array: import_module("jax.numpy").asarray(array),
     "jax sparse": _jax_sparse,
 }

@@ -1,19 +1,23 @@
 """The closed table of types that JSON can hold beside its own; ``find_codec`` reads it.
 
-A codec takes a value apart into simpler ones, and puts an equal value of the same type
-together once the types of its parts were checked. Subclasses are not matched: they
-could hold more. The rows of whole families of types are in ``json_classes``.
+A codec reduces a value to a simpler one, and builds an equal value of the same type
+from that. Subclasses of a type are not matched: they could hold more.
 """
 
+import enum
 import math
 import pathlib
+import re
 import struct
+import sys
+import warnings
 from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
+from operator import attrgetter, methodcaller
 from random import Random
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -21,76 +25,48 @@ from uuid import UUID
 import numpy as np
 from numpy.random import Generator, RandomState
 
-from resilient.serialization import rng
-
-Parts = list[Any]
+from resilient.serialization import classes, json_arrays, rng
+from resilient.serialization.classes import NotKnownError
 
 _EXACT_INT = 2**53  # beyond this some JSON tools round
-_INT_BITS = 1 << 16  # of the longest int: computing with longer ones takes long
-_COLLIDING = 1000  # keys of one hash, which are compared with each other
+_SURROGATE = re.compile("[\ud800-\udfff]")  # which JSON would join or refuse
 
 
 class Codec(NamedTuple):
-    """How values of a type are taken apart and put together.
+    """How values of a type are reduced and built.
 
     Attributes:
         tag: The type's tag in JSON.
-        parts: Takes a value apart; raises ValueError for one that cannot be saved.
-        build: Puts it together.
-        takes: The types that each part may have, exactly, or none for any; None for any
-            number of parts.
-        live: Whether ``build`` takes what the script holds as well, and first. A class
-            or function among the parts is the first, and becomes its name.
+        reduce: Makes a simpler value, or a tuple of parts; raises ValueError for a
+            value that cannot be saved.
+        build: Makes the value of that, with a list for a tuple; of a class of the
+            script's, it gets that first.
+        of_class: Whether the class is one of the script's, and its name is saved too.
     """
 
     tag: str
-    parts: Callable[[Any], Parts]
+    reduce: Callable[[Any], Any]
     build: Callable[..., Any]
-    takes: tuple[tuple[type, ...], ...] | None
-    live: bool = False
-
-    def check(self, parts: Parts) -> None:
-        """Raise ValueError unless a value can have such parts."""
-        if self.takes is None:
-            return
-        if len(parts) != len(self.takes):
-            raise ValueError(f"{self.tag} with {len(parts)} parts")
-        for part, allowed in zip(parts, self.takes, strict=True):
-            if allowed and type(part) not in allowed:
-                raise ValueError(f"{self.tag} of a {type(part).__name__}")
+    of_class: bool = False
 
 
-def codec(
-    tag: str,
-    parts: Callable[[Any], Parts],
-    build: Callable[..., Any],
-    *takes: type | tuple[type, ...],
-    live: bool = False,
-) -> Codec:
-    """A type with a fixed number of parts."""
-    every = tuple(each if isinstance(each, tuple) else (each,) for each in takes)
-    return Codec(tag, parts, build, every, live)
-
-
-def _by(change: Callable[[Any], Any], cls: type, takes: Any) -> Codec:
+def _by(change: Callable[[Any], Any], cls: type) -> Codec:
     """A type whose constructor takes what such a change makes of a value."""
-    return codec(cls.__name__, lambda value: [change(value)], cls, takes)
+    return Codec(cls.__name__, change, cls)
 
 
-def _by_attributes(cls: Any, names: str, *takes: Any) -> Codec:
+def _by_attributes(cls: Any, *names: str) -> Codec:
     """A type whose constructor takes its own attributes; ``fold`` only by its name."""
 
-    def parts(value: Any) -> Parts:
-        return [getattr(value, name) for name in names.split()]
+    def build(parts: Any) -> Any:
+        if names[-1] == "fold":
+            return cls(*parts[:-1], fold=parts[-1])
+        return cls(*parts)
 
-    def with_fold(*parts: Any) -> Any:
-        return cls(*parts[:-1], fold=parts[-1])
-
-    build = with_fold if names.endswith("fold") else cls
-    return codec(cls.__name__, parts, build, *takes)
+    return Codec(cls.__name__, attrgetter(*names), build)
 
 
-def _by_state(cls: type, takes: type, new: Callable[[Any], Any] | None = None) -> Codec:
+def _by_state(cls: type, new: Callable[[Any], Any] | None = None) -> Codec:
     """A generator of random numbers; ``new`` makes one that takes a state."""
 
     def build(state: Any) -> Any:
@@ -98,99 +74,85 @@ def _by_state(cls: type, takes: type, new: Callable[[Any], Any] | None = None) -
         rng.set_state(generator, state)
         return generator
 
-    return codec(cls.__name__, lambda value: [rng.state(value)], build, takes)
+    return Codec(cls.__name__, rng.state, build)
 
 
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:  # JSON would join or refuse lone surrogates
-        return False
-    return True
+def _of_bytes(value: bytes) -> str:
+    return b64encode(value).decode("ascii")
 
 
-def _of_int(value: int) -> Parts:
-    if value.bit_length() > _INT_BITS:
-        raise ValueError(f"an int of more than {_INT_BITS:,} bits")
-    return [hex(value)]
-
-
-def _to_int(text: str) -> int:
-    if len(text) > _INT_BITS // 4 + len("-0x"):
-        raise ValueError(f"an int of {len(text):,} digits")
-    return int(text, 16)
-
-
-def _of_float(value: float) -> Parts:
-    return [struct.pack("<d", value).hex()]
+def _of_float(value: float) -> str:
+    return struct.pack("<d", value).hex()
 
 
 def _to_float(text: str) -> Any:
     return struct.unpack("<d", bytes.fromhex(text))[0]
 
 
-def _of_bytes(value: bytes) -> Parts:
-    return [b64encode(value).decode("ascii")]
+def _of_list(value: list[Any]) -> np.ndarray:
+    return np.array(value, np.int64 if type(value[0]) is int else np.float64)
 
 
-def _to_bytes(text: str) -> bytes:
-    return b64decode(text, validate=True)
+def _of_objects(value: np.ndarray) -> tuple[Any, ...]:
+    if value.dtype != object:
+        raise ValueError(f"dtype {value.dtype}")
+    return list(value.shape), value.ravel().tolist()
 
 
-def _of_str(value: str) -> Parts:
-    return _of_bytes(value.encode("utf-32-le", "surrogatepass"))
+def _to_objects(parts: Any) -> np.ndarray:
+    shape, items = parts
+    return np.fromiter(items, object, len(items)).reshape(shape)
 
 
-def _to_str(text: str) -> str:
-    return _to_bytes(text).decode("utf-32-le", "surrogatepass")
+def _to_enum(cls: Any, parts: Any) -> Any:
+    (value,) = parts
+    if issubclass(cls, enum.Flag):  # whose members may be combined
+        missing: Any = enum.Flag._missing_
+        return cls._value2member_map_.get(value) or missing.__func__(cls, value)
+    for member in cls.__members__.values():
+        if type(member._value_) is type(value) and member._value_ == value:
+            return member
+    raise NotKnownError(f"a member of {cls.__name__} of value {value!r}")
 
 
-def _of_zone(value: timezone) -> Parts:
-    return [*value.__getinitargs__(), None][:2]  # type: ignore[attr-defined]
+def _is_namedtuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
-def _to_zone(offset: timedelta, name: str | None) -> timezone:
-    return timezone(offset) if name is None else timezone(offset, name)
+def _to_namedtuple(cls: Any, items: list[Any]) -> Any:
+    if len(items) != len(cls._fields):
+        raise NotKnownError(f"{cls.__name__} with {len(items)} fields")
+    return tuple.__new__(cls, items)
 
 
-def _distinct(keys: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The keys of a set or dict, unless hash collisions would take forever."""
-    if len(keys) > _COLLIDING:
-        # In an outline, None stands for any object of the script's.
-        hashes = Counter(hash(key) for key in keys if key is not None)
-        if max(hashes.values(), default=0) > _COLLIDING:
-            raise ValueError("keys that all have one hash")
-    return keys
+def _is_tensor(value: Any) -> bool:
+    keras = sys.modules.get("keras")  # a variable is more than its tensor
+    return bool(keras and keras.ops.is_tensor(value) and not hasattr(value, "assign"))
 
 
-def _to_dict(*pairs: Any) -> dict[Any, Any]:
-    if not all(type(pair) is list and len(pair) == 2 for pair in pairs):
-        raise ValueError("a dict of no pairs")
-    _distinct(tuple(key for key, _ in pairs))
-    return dict(pairs)
+def _of_tensor(value: Any) -> tuple[str, np.ndarray]:
+    keras = sys.modules["keras"]
+    try:
+        with warnings.catch_warnings():
+            # Keras's own, of tensors of torch under numpy 2.4.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            array = np.asarray(keras.ops.convert_to_numpy(value))
+    except Exception as error:  # symbolic tensors, PRNG keys: each backend its own
+        raise ValueError from error
+    return keras.backend.standardize_dtype(value.dtype), array
 
 
-def _of_list(value: list[Any]) -> Parts:
-    return [np.array(value, np.int64 if type(value[0]) is int else np.float64)]
+def _to_tensor(parts: Any) -> Any:
+    dtype, array = parts
+    return sys.modules["keras"].ops.convert_to_tensor(array, dtype=dtype)
 
 
-def _to_list(packed: np.ndarray) -> Any:
-    if packed.ndim != 1 or packed.dtype not in (np.float64, np.int64):
-        raise ValueError("a list of no numbers")
-    return packed.tolist()
+def _is(cls: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, cls)
 
 
-def _of_defaultdict(value: defaultdict[Any, Any]) -> Parts:
-    return [value.default_factory, dict(value)]
-
-
-def _bit_generator(state: Any) -> Any:
-    return _BIT_GENERATORS[state["bit_generator"]]()
-
-
-_NONE, ANY = type(None), ()
-_ZONE = (_NONE, timezone)
-_DATE, _TIME = "year month day", "hour minute second microsecond tzinfo fold"
+_DATE = ("year", "month", "day")
+_TIME = ("hour", "minute", "second", "microsecond", "tzinfo", "fold")
 _PATHS = (pathlib.PurePosixPath, pathlib.PureWindowsPath, type(pathlib.Path()))
 _BIT_GENERATORS: dict[str, type] = {
     name: getattr(np.random, name)
@@ -199,41 +161,79 @@ _BIT_GENERATORS: dict[str, type] = {
 
 # JSON's own types: which of their values JSON holds exactly, as they are.
 PLAIN: dict[type, Callable[[Any], bool]] = {
-    _NONE: lambda value: True,
+    type(None): lambda value: True,
     bool: lambda value: True,
     int: lambda value: abs(value) < _EXACT_INT,
     float: math.isfinite,  # as the shortest text that reads back the same, and -0.0
-    str: _is_unicode,
+    str: lambda value: not _SURROGATE.search(value),
 }
 
 BY_TYPE: dict[type, Codec] = {
-    int: codec("int", _of_int, _to_int, str),
-    float: codec("float", _of_float, _to_float, str),
-    str: codec("str", _of_str, _to_str, str),
-    bytes: codec("bytes", _of_bytes, _to_bytes, str),
-    bytearray: _by(bytes, bytearray, bytes),
-    tuple: Codec("tuple", list, lambda *items: items, None),
-    set: Codec("set", list, lambda *items: set(_distinct(items)), None),
-    frozenset: Codec("frozenset", list, lambda *x: frozenset(_distinct(x)), None),
-    complex: _by_attributes(complex, "real imag", float, float),
-    slice: _by_attributes(slice, "start stop step", ANY, ANY, ANY),
-    range: _by_attributes(range, "start stop step", int, int, int),
-    Fraction: _by_attributes(Fraction, "numerator denominator", int, int),
-    **{cls: _by(str, cls, str) for cls in (Decimal, UUID, *_PATHS)},
-    timedelta: _by_attributes(timedelta, "days seconds microseconds", int, int, int),
-    timezone: codec("timezone", _of_zone, _to_zone, timedelta, (str, _NONE)),
-    date: _by_attributes(date, _DATE, int, int, int),
-    time: _by_attributes(time, _TIME, *[int] * 4, _ZONE, int),
-    datetime: _by_attributes(datetime, f"{_DATE} {_TIME}", *[int] * 7, _ZONE, int),
-    deque: codec("deque", lambda x: [list(x), x.maxlen], deque, list, (int, _NONE)),
-    OrderedDict: _by(dict, OrderedDict, dict),
-    Counter: _by(dict, Counter, dict),
-    defaultdict: codec("defaultdict", _of_defaultdict, defaultdict, ANY, dict),
-    Random: _by_state(Random, list),
-    **{cls: _by_state(cls, dict) for cls in _BIT_GENERATORS.values()},
-    RandomState: _by_state(RandomState, dict, lambda x: RandomState(_bit_generator(x))),
-    Generator: _by(lambda x: x.bit_generator, Generator, (*_BIT_GENERATORS.values(),)),
+    int: Codec("int", hex, lambda text: int(text, 16)),
+    float: Codec("float", _of_float, _to_float),
+    str: Codec(
+        "str",
+        lambda value: value.encode("utf-8", "surrogatepass"),
+        lambda raw: raw.decode("utf-8", "surrogatepass"),
+    ),
+    bytes: Codec("bytes", _of_bytes, b64decode),
+    **{cls: _by(list, cls) for cls in (tuple, set, frozenset)},
+    bytearray: _by(bytes, bytearray),
+    complex: _by_attributes(complex, "real", "imag"),
+    slice: _by_attributes(slice, "start", "stop", "step"),
+    range: _by_attributes(range, "start", "stop", "step"),
+    Fraction: _by_attributes(Fraction, "numerator", "denominator"),
+    **{cls: _by(str, cls) for cls in (Decimal, UUID, *_PATHS)},
+    timedelta: _by_attributes(timedelta, "days", "seconds", "microseconds"),
+    timezone: Codec(
+        "timezone", methodcaller("__getinitargs__"), lambda x: timezone(*x)
+    ),
+    date: _by_attributes(date, *_DATE),
+    time: _by_attributes(time, *_TIME),
+    datetime: _by_attributes(datetime, *_DATE, *_TIME),
+    deque: Codec("deque", lambda x: (list(x), x.maxlen), lambda x: deque(*x)),
+    OrderedDict: _by(dict, OrderedDict),
+    Counter: _by(dict, Counter),
+    defaultdict: Codec(
+        "defaultdict",
+        lambda x: (x.default_factory, dict(x)),
+        lambda x: defaultdict(*x),
+    ),
+    Random: _by_state(Random),
+    **{cls: _by_state(cls) for cls in _BIT_GENERATORS.values()},
+    RandomState: _by_state(
+        RandomState, lambda x: RandomState(_BIT_GENERATORS[x["bit_generator"]]())
+    ),
+    Generator: _by(lambda x: x.bit_generator, Generator),
 }
-# Of lists and dicts, which the encoder writes by itself.
-LIST = codec("list", _of_list, _to_list, np.ndarray)
-DICT = Codec("dict", lambda value: list(value.items()), _to_dict, None)
+# Of lists and dicts, which the encoder reduces by itself.
+LIST = Codec("list", _of_list, np.ndarray.tolist)
+DICT = Codec("dict", dict.items, dict)
+TENSOR = Codec("tensor", _of_tensor, _to_tensor)
+
+# In this order: whether a value is of the family.
+_FAMILIES: tuple[tuple[Callable[[Any], bool], Codec], ...] = (
+    (lambda x: type(x) is np.ndarray, Codec("objects", _of_objects, _to_objects)),
+    (_is(np.generic), Codec("scalar", np.asarray, lambda array: array[()])),
+    (
+        _is(np.dtype),
+        Codec("dtype", json_arrays.encode_dtype, json_arrays.decode_dtype),
+    ),
+    (_is(enum.Enum), Codec("enum", lambda x: (x._value_,), _to_enum, True)),
+    (_is_namedtuple, Codec("namedtuple", list, _to_namedtuple, True)),
+    (
+        lambda x: classes.is_plain(type(x)),
+        Codec("object", classes.attributes, classes.rebuild, True),
+    ),
+    (_is_tensor, TENSOR),
+)
+BY_TAG = {
+    codec.tag: codec
+    for codec in (*BY_TYPE.values(), *(codec for _, codec in _FAMILIES), LIST, DICT)
+}
+
+
+def find_codec(value: Any) -> Codec | None:
+    """The codec of a value; None for one that cannot be saved."""
+    found = BY_TYPE.get(type(value))
+    return found or next((row for fits, row in _FAMILIES if fits(value)), None)

@@ -1,4 +1,4 @@
-"""Encodes Python values as JSON; ``decoding`` restores the same types and bits.
+"""Encodes Python values as JSON, and decodes it into the same types and bits.
 
 JSON's own types stand for themselves, everything else is ``{"!": tag, "v": ...}``, of
 the tags in ``json_types``. Arrays above ``json_arrays.INLINE_BYTES`` go by reference
@@ -9,19 +9,29 @@ are not copied: write or copy them before training goes on.
 are neither in the table nor user-defined plain classes, and classes and functions that
 ``known`` does not admit. An object that is reachable twice inside one value decodes as
 two equal objects.
+
+Nothing is looked up, imported or called by a name in the data: the table is closed, and
+classes and functions are chosen among those in ``known``.
 """
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from resilient.serialization import Encoded, classes, json_arrays
 from resilient.serialization.classes import NOTHING, Known
-from resilient.serialization.json_classes import TENSOR, find_codec
-from resilient.serialization.json_types import DICT, LIST, PLAIN, Codec
+from resilient.serialization.json_types import (
+    BY_TAG,
+    DICT,
+    LIST,
+    PLAIN,
+    TENSOR,
+    find_codec,
+)
+from resilient.serialization.schema import taking
 
 # Given a value and its path: how to refer to it, if it is not encoded as it is.
 Refer = Callable[[Any, str], str | None]
@@ -46,28 +56,10 @@ class NotEncodable(TypeError):
         self.value = value
 
 
-class _Place(NamedTuple):
-    """A place in a value: for messages, for names of arrays, and to detect cycles."""
+class Reference(NamedTuple):
+    """Stands for another object that was saved, by its home."""
 
-    arrays: dict[str, np.ndarray] | None
-    path: str
-    name: str
-    around: frozenset[int]
-    known: Known
-    refer: Refer | None
-
-    def inside(self, value: object) -> "_Place":
-        """The same place, around which there is one more value."""
-        if id(value) in self.around:
-            raise NotEncodable(self.path, value, "it contains itself")
-        if len(self.around) >= _DEPTH:
-            raise NotEncodable(self.path, value, f"it is nested over {_DEPTH} deep")
-        return self._replace(around=self.around | {id(value)})
-
-    def at(self, path: str, name: str) -> "_Place":
-        """A place in the innermost value."""
-        suffix = "." + _UNSAFE.sub("_", name)[:64] if name else ""
-        return _Place(self.arrays, self.path + path, self.name + suffix, *self[3:])
+    home: str
 
 
 def key_path(key: Any, index: int) -> str:
@@ -103,8 +95,45 @@ def encode(
     Raises:
         NotEncodable: Some part of the value cannot be encoded.
     """
-    around = frozenset[int]() if whole else frozenset({0})  # it is inside something
-    return _encode(value, _Place(arrays, path or name, name, around, known, refer))
+    place = _Place(arrays, path or name, name, frozenset(), known, refer)
+    return place.whole(value) if whole else place.encode(value)
+
+
+def decode(
+    data: Encoded, arrays: Mapping[str, np.ndarray], known: Known = NOTHING
+) -> Any:
+    """Decode what ``encode`` returned into new objects that share nothing.
+
+    Args:
+        data: Any JSON, from a checkpoint.
+        arrays: The larger arrays.
+        known: What it may refer to.
+
+    Raises:
+        NotKnownError: It refers to any other class or function.
+        MalformedError: It is not what ``encode`` returned, or an array is missing.
+    """
+    with taking("a value"):
+        return _decode(data, arrays, known)
+
+
+def _decode(data: Encoded, arrays: Mapping[str, np.ndarray], known: Known) -> Any:
+    if isinstance(data, list):
+        return [_decode(item, arrays, known) for item in data]
+    if not isinstance(data, dict):
+        return data
+    tag, content = data["!"], data["v"]
+    if tag == "array":
+        return json_arrays.decode_array(content, arrays)
+    if tag == "import":
+        return known.named(content)
+    if tag == "ref":
+        return Reference(content)
+    codec = BY_TAG[tag]
+    if codec.of_class:
+        name, content = content
+        return codec.build(known.named(name), _decode(content, arrays, known))
+    return codec.build(_decode(content, arrays, known))
 
 
 def _tagged(tag: str, content: Encoded) -> Encoded:
@@ -116,97 +145,116 @@ def _is_plain(value: Any) -> bool:
     return is_exact is not None and is_exact(value)
 
 
-def _encode(value: Any, place: _Place) -> Encoded:
-    if _is_plain(value):
-        return value
-    if place.refer is not None and place.around:
-        found = place.refer(value, place.path)
-        if found is not None:
-            return _tagged("ref", found)
-    return _encode_whole(value, place)
+class _Place(NamedTuple):
+    """A place in a value: for messages, for names of arrays, and to detect cycles."""
 
+    arrays: dict[str, np.ndarray] | None
+    path: str
+    name: str
+    around: frozenset[int]
+    known: Known
+    refer: Refer | None
 
-def _encode_whole(value: Any, place: _Place) -> Encoded:
-    """Encode a value that is not plain, and never as a reference."""
-    if type(value) is list:
-        return _encode_list(value, place)
-    if type(value) is dict:
-        return _tagged(DICT.tag, _encode_pairs(value, place))
-    if type(value) is np.ndarray and not value.dtype.hasobject:
-        return _encode_array(value, place)
-    codec = find_codec(value)
-    if codec is None:
-        raise NotEncodable(place.path, value)
-    if codec is TENSOR and place.arrays is None:
-        return None
-    return _tagged(codec.tag, _encode_parts(codec, value, place))
+    def inside(self, value: object) -> "_Place":
+        """The same place, around which there is one more value."""
+        if id(value) in self.around:
+            raise NotEncodable(self.path, value, "it contains itself")
+        if len(self.around) >= _DEPTH:
+            raise NotEncodable(self.path, value, f"it is nested over {_DEPTH} deep")
+        return self._replace(around=self.around | {id(value)})
 
+    def at(self, path: str, name: str) -> "_Place":
+        """A place in the innermost value."""
+        suffix = "." + _UNSAFE.sub("_", name)[:64] if name else ""
+        return _Place(self.arrays, self.path + path, self.name + suffix, *self[3:])
 
-def _encode_list(value: list[Any], place: _Place) -> Encoded:
-    if len(value) > _PACK_LENGTH:
-        kinds = set(map(type, value))
-        few = kinds == {int} and min(value) >= -(2**63) and max(value) < 2**63
-        if few or kinds == {float}:
-            return _tagged(LIST.tag, _encode_parts(LIST, value, place))
-    return _encode_items(value, place.inside(value) if value else place)
+    def encode(self, value: Any) -> Encoded:
+        """A value, or a reference to it."""
+        if self.refer is not None and not _is_plain(value):
+            found = self.refer(value, self.path)
+            if found is not None:
+                return _tagged("ref", found)
+        return self.whole(value)
 
-
-def _encode_items(items: list[Any], inner: _Place) -> list[Encoded]:
-    return [
-        item if _is_plain(item) else _encode(item, inner.at(f"[{index}]", str(index)))
-        for index, item in enumerate(items)
-    ]
-
-
-def _encode_pairs(value: dict[Any, Any], place: _Place) -> list[Encoded]:
-    pairs: list[Encoded] = []
-    inner = place.inside(value) if value else place
-    for index, (key, item) in enumerate(DICT.parts(value)):
-        if type(key) is str and _is_plain(key) and _is_plain(item):
-            pairs.append([key, item])
-            continue
-        name = key if isinstance(key, str) else str(index)
-        here = inner.at(key_path(key, index), name)
-        pairs.append([_encode(key, here), _encode(item, here)])
-    return pairs
-
-
-def _encode_parts(codec: Codec, value: Any, place: _Place) -> Encoded:
-    inner = place.inside(value)
-    try:
-        parts = codec.parts(value)
-    except ValueError as error:
-        raise NotEncodable(place.path, value, str(error)) from error
-    if codec.takes is None:
-        items = _encode_items(parts, inner)
+    def whole(self, value: Any) -> Encoded:
+        """A value, and never a reference to it."""
+        if _is_plain(value):
+            return value
+        if type(value) is np.ndarray and not value.dtype.hasobject:
+            return self.array(value)
+        if classes.reference(value) is not None:
+            return _tagged("import", self.admitted(value, value))
+        inner = self.inside(value)
+        if type(value) is list and not _is_packed(value):
+            return inner.items(value)
+        if type(value) is dict:
+            return _tagged(DICT.tag, inner.pairs(value))
+        codec = LIST if type(value) is list else find_codec(value)
+        if codec is None:
+            raise NotEncodable(self.path, value)
+        if codec is TENSOR and self.arrays is None:
+            return None
+        try:
+            simpler = codec.reduce(value)
+        except ValueError as error:
+            raise NotEncodable(self.path, value, str(error)) from error
+        if isinstance(simpler, tuple):
+            content = [inner.whole(part) for part in simpler]
+        elif isinstance(simpler, list):
+            content = inner.items(simpler)
+        else:
+            content = inner.whole(simpler)
         if isinstance(value, set | frozenset):
-            items.sort(key=str)  # iteration order differs by process
-        return items
-    if codec.live and not isinstance(parts[0], str):
-        parts[0] = _name(parts[0], value, place)
-    content = [p if _is_plain(p) else _encode_whole(p, inner) for p in parts]
-    return content if len(content) > 1 or type(content[0]) is list else content[0]
+            content.sort(key=str)  # iteration order differs by process
+        if codec.of_class:
+            content = [self.admitted(type(value), value), content]
+        return _tagged(codec.tag, content)
+
+    def items(self, items: Iterable[Any]) -> list[Encoded]:
+        """The items of the innermost value."""
+        return [
+            item if _is_plain(item) else self.at(f"[{index}]", str(index)).encode(item)
+            for index, item in enumerate(items)
+        ]
+
+    def pairs(self, value: dict[Any, Any]) -> list[Encoded]:
+        """The keys and items of the innermost value."""
+        pairs: list[Encoded] = []
+        for index, (key, item) in enumerate(value.items()):
+            if type(key) is str and _is_plain(key) and _is_plain(item):
+                pairs.append([key, item])
+                continue
+            name = key if isinstance(key, str) else str(index)
+            here = self.at(key_path(key, index), name)
+            pairs.append([here.encode(key), here.encode(item)])
+        return pairs
+
+    def admitted(self, thing: Any, value: Any) -> str:
+        """The name of a class or function that a value at this place refers to."""
+        name = classes.reference(thing)
+        if name is None:
+            raise NotEncodable(self.path, value)
+        if not self.known.admits(name, thing):
+            what = f"{name} was not there when training began"
+            raise NotEncodable(self.path, value, what)
+        return name
+
+    def array(self, value: np.ndarray) -> Encoded:
+        """An array without Python objects."""
+        if self.arrays is None:
+            return None
+        name, number = self.name, 2
+        while name in self.arrays:
+            name, number = f"{self.name}-{number}", number + 1
+        try:
+            content = json_arrays.encode_array(value, self.arrays, name)
+        except ValueError as error:
+            raise NotEncodable(self.path, value, str(error)) from error
+        return _tagged("array", content)
 
 
-def _name(thing: Any, value: Any, place: _Place) -> str:
-    """The name of a class or function that a value at this place refers to."""
-    name = classes.reference(thing)
-    if name is None:
-        raise NotEncodable(place.path, value)
-    if not place.known.admits(name, thing):
-        what = f"{name} was not there when training began"
-        raise NotEncodable(place.path, value, what)
-    return name
-
-
-def _encode_array(value: np.ndarray, place: _Place) -> Encoded:
-    if place.arrays is None:
-        return None
-    name, number = place.name, 2
-    while name in place.arrays:
-        name, number = f"{place.name}-{number}", number + 1
-    try:
-        content = json_arrays.encode_array(value, place.arrays, name)
-    except ValueError as error:
-        raise NotEncodable(place.path, value, str(error)) from error
-    return _tagged("array", content)
+def _is_packed(value: list[Any]) -> bool:
+    """Whether a list is kept as one array."""
+    kinds = set(map(type, value)) if len(value) > _PACK_LENGTH else set()
+    few = kinds == {int} and min(value) >= -(2**63) and max(value) < 2**63
+    return few or kinds == {float}

@@ -5,9 +5,7 @@ A position consists of plain values and arrays. Each kind of data defines types 
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
-
-from msgspec import Meta
+from typing import Any
 
 from resilient.serialization import JSON
 from resilient.serialization.schema import Count, well_formed
@@ -47,7 +45,7 @@ class DataPosition:
 
     drawn: Count
     source: JSON
-    epochs: Annotated[int, Meta(ge=0, lt=EPOCHS)] = 0
+    epochs: Count = 0
     given: Count | None = None
     pending: list[Any] = field(default_factory=list)
     last: str | None = None

@@ -6,15 +6,15 @@ much, but a secret with none of these marks is not recognised.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 
 LEFT_OUT = "***"
 
-# Anywhere in a name without its separators, or one of its words (not `max_tokens`).
-_IN_NAMES = re.compile("passw|passphrase|secret|credential|(api|access|private)key")
-_WORDS = re.compile(
-    r"key|\w*token|\w*auth|authorization|bearer|pass|pwd|creds?|cookie|jwt|login"
-    r"|sig|signature"
+# What is in a name of words that ``_`` joins, or is one of them (not `max_tokens`).
+_SECRET = re.compile(
+    r"passw|passphrase|secret|credential|(api|access|private)_?key"
+    r"|(?<![^_])(?P<word>key|[^\W_]*token|[^\W_]*auth|authorization|bearer|pass|pwd|creds?"
+    r"|cookie|jwt|login|sig|signature)(?![^_])"
 )
 _OTHER_NAMES = ("error", "exception", "warning", "py")  # KeyError: ..., token.py:12
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
@@ -24,12 +24,14 @@ _NAMED = re.compile(
     r"""(?<![\w.-])(?P<name>-{0,2}\w[\w.-]*)(?P<between>(?:["']\]?)?\s*[=:]\s*|["']?,?\s+)"""
 )
 _ASSIGNED = re.compile(r"([\w.-]+)(=|:\s*)")
-_VALUE = re.compile(
-    r"""\*\*\*|"(\\.|[^"\\])*"?|'(\\.|[^'\\])*'?|[\[{(][^\]})]*[\]})]?|\S+""", re.DOTALL
-)
+_QUOTED = r""""(\\.|[^"\\])*"?|'(\\.|[^'\\])*'?"""
+_VALUE = rf"""(\*\*\*|{_QUOTED}|[\[{{(][^\]}})]*[\]}})]?|\S+)"""
+_ANY = re.compile(_VALUE, re.DOTALL)
+_NO_OPTION = re.compile(rf"""(?!["']?-){_VALUE}""", re.DOTALL)
 _RANDOM = re.compile(
-    r"""["']?([0-9a-fA-F]{16,}"""
-    r"""|(?=\S{0,80}[a-z])(?=\S{0,80}[A-Z])(?=\S{0,80}\d)[\w+/=-]{20,})"""
+    r"""(?=["']?([0-9a-fA-F]{16,}"""
+    r"""|(?=\S{0,80}[a-z])(?=\S{0,80}[A-Z])(?=\S{0,80}\d)[\w+/=-]{20,}))""" + _VALUE,
+    re.DOTALL,
 )
 _IN_URL = re.compile(r"(?<=://)[^\s/]*(?=@)")
 _SHAPES = re.compile(
@@ -54,60 +56,47 @@ def redacted(text: str) -> str:
     text = _SHAPES.sub(LEFT_OUT, _IN_URL.sub(LEFT_OUT, text))
     parts, at = [], 0
     for match in _NAMED.finditer(text):
-        if match.start() < at or not _hides(match):
-            continue
-        if value := _VALUE.match(text, match.end()):
+        if match.start() >= at and (secret := _secret_after(match)):
             parts += [text[at : match.end()], LEFT_OUT]
-            at = value.end()
+            at = secret.end()
     return "".join([*parts, text[at:]])
 
 
-def redacted_command(arguments: Sequence[str]) -> list[str]:
+def redacted_command(arguments: Iterable[str]) -> list[str]:
     """A command without secrets: here it is known where a value ends."""
-    return list(_redacted_arguments(arguments))
-
-
-def _redacted_arguments(arguments: Sequence[str]) -> Iterator[str]:
-    before = ""
+    found, before = [], ""
     for argument in arguments:
-        option = re.fullmatch(r"-{1,2}[\w.-]+|[\w-]+", before)
-        if option and names_secret(before) and not argument.startswith("-"):
-            yield LEFT_OUT
-        elif (value := _start_of_value(argument)) is not None:
-            yield argument[:value] + LEFT_OUT
-        else:
-            yield redacted(argument)
+        is_name = re.fullmatch(r"-{1,2}[\w.-]+|[\w-]+", before) and names_secret(before)
+        is_value = is_name and not argument.startswith("-")
+        found.append(LEFT_OUT if is_value else _redacted_argument(argument))
         before = argument
+    return found
 
 
-def _start_of_value(argument: str) -> int | None:
-    """Where the secret begins in ``--api-key=X``, or in ``--env=PASSWORD=X``."""
-    at = 0
-    while match := _ASSIGNED.match(argument, at):
-        at = match.end()
+def _redacted_argument(argument: str) -> str:
+    """Without the secret in ``--api-key=X``, or in ``--env=PASSWORD=X``."""
+    for match in _ASSIGNED.finditer(argument):
         if names_secret(match[1]):
-            return at
-    return None
+            return redacted(argument[: match.end()]) + LEFT_OUT
+    return redacted(argument)
 
 
-def _hides(match: re.Match[str]) -> bool:
-    """Whether a secret follows: in prose, many a "key" or "token" is harmless."""
+def _secret_after(match: re.Match[str]) -> re.Match[str] | None:
+    """The secret that follows; in prose, many a "key" or "token" is harmless."""
     name, between = match["name"], match["between"]
-    text, at = match.string, match.end()
     if not names_secret(name):
-        return False
-    if "=" in between:
-        return True
-    if name.startswith("-"):
-        return not text.startswith(("-", "'-", '"-'), at)
-    if ":" in between and (between[0] in "\"'" or not _WORDS.fullmatch(name.lower())):
-        return True
-    return _RANDOM.match(text, at) is not None
+        return None
+    found = _SECRET.fullmatch(name.lower())
+    is_word = found is not None and found["word"] is not None
+    pattern = _NO_OPTION if name.startswith("-") else _RANDOM
+    if "=" in between or (":" in between and (between[0] in "\"'" or not is_word)):
+        pattern = _ANY
+    return pattern.match(match.string, match.end())
 
 
 def names_secret(name: str) -> bool:
     """Whether a value of this name is a secret."""
-    words = re.split(r"[\W_]+", _HUMP.sub("_", name).lower())
-    if words[-1] in _OTHER_NAMES:
+    words = re.sub(r"[\W_]+", "_", _HUMP.sub("_", name).lower())
+    if words.rpartition("_")[2] in _OTHER_NAMES:
         return False
-    return bool(_IN_NAMES.search("".join(words)) or any(map(_WORDS.fullmatch, words)))
+    return any(map(_SECRET.search, (words, words.replace("_", ""))))

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-import numpy as np
 
 from resilient.errors import (
     ANOTHER_STEP,
@@ -30,9 +29,6 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 # What ``strict`` writes for a number that JSON lacks.
 NotFinite = Annotated[str, msgspec.Meta(pattern=r"\A(nan|-?inf)\Z")]
-
-# What fits into a library's integers.
-Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,21 +106,8 @@ def well_formed(kind: Any, data: object, what: str) -> Any:
     Raises:
         MalformedError: It is not.
     """
-    try:
+    with taking(what):
         return from_json(kind, data)
-    except SchemaError as error:
-        raise MalformedError(f"{what}: {error}") from None
-
-
-def vector(data: object, dtype: str, what: str) -> np.ndarray:
-    """A one-dimensional array of such numbers in a checkpoint.
-
-    Raises:
-        MalformedError: It is not.
-    """
-    if type(data) is np.ndarray and data.ndim == 1 and data.dtype == dtype:
-        return data
-    raise MalformedError(f"{what}: not an array of {dtype} of one dimension")
 
 
 @contextlib.contextmanager

@@ -9,8 +9,7 @@ import numpy as np
 from resilient.errors import NotSupportedError, message
 from resilient.serialization import Encoded
 from resilient.serialization.classes import NOTHING, Known
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.json_values import NotEncodable, decode, encode
 
 
 @runtime_checkable

@@ -12,17 +12,14 @@ thread: call this from the training thread.
 import contextlib
 import sys
 from collections.abc import Container, Iterator
-from typing import Annotated, Any, TypedDict
-
-from msgspec import Meta
+from typing import Any, TypedDict
 
 from resilient.backends import get_backend
 from resilient.backends.base import Backend, Generators
 from resilient.errors import NotSupportedError
 from resilient.serialization import JSON, rng
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import encode
-from resilient.serialization.schema import Int64, taking
+from resilient.serialization.json_values import decode, encode
+from resilient.serialization.schema import taking
 
 # Backends with a global random state of their own.
 _DRAWN_FROM = ("tensorflow", "torch")
@@ -33,7 +30,7 @@ class RandomState(TypedDict):
 
     python: Any
     numpy: dict[str, Any]
-    keras: Annotated[list[Int64], Meta(min_length=2, max_length=2)] | None
+    keras: list[int] | None
     backends: dict[str, Any]
     backend: str  # the training backend
 

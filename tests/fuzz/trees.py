@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from resilient.serialization.json_classes import BY_TAG
+from resilient.serialization.json_types import BY_TAG
 
 _UP = tuple("../" * depth + "canary" for depth in range(1, 7))  # see `canary`
 _INTEGERS = (-1, 0, 1, 2, 63, 2**31 - 1, 2**31, 2**53, 2**53 + 1, 2**63 - 1, 2**63)
@@ -27,7 +27,7 @@ _ODD += ("x" * 5000, "%s%n", "{0.__class__}", "__class__", "AAAA", "=", "00" * 8
 _ODD += ("Europe/Paris", "posixrules", "PCG64", "MT19937", "!", "v", "-1")
 _TEXTS = (*_DTYPES, *_PATHS, *_NAMES, *_ODD)
 _KEYS = ("!", "v", "dtype", "shape", "base64", "array", "order", "state", "kind", "")
-_TAGS = ("ref", "array", *BY_TAG)
+_TAGS = ("ref", "array", "import", *BY_TAG)
 
 Node = tuple[Any, Any]  # a container, and the key in it
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from resilient.errors import CorruptCheckpointError, NotExactWarning
 from resilient.objects.attributes import Attributes
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import encode
+from resilient.serialization.json_values import decode, encode
 
 NAMES = ("a", "b", "c")
 NODES = 4

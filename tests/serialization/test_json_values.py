@@ -1,7 +1,6 @@
 """Values come back from JSON with the same types and the same bits."""
 
 import collections
-import contextlib
 import dataclasses
 import datetime
 import decimal
@@ -19,27 +18,31 @@ import zoneinfo
 import ml_dtypes
 import numpy as np
 import pytest
-from fuzz.trees import compact, mutated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from resilient import CheckpointMismatchError, CorruptCheckpointError
 from resilient.serialization import json_arrays, rng
-from resilient.serialization.classes import Known, NotKnownError
-from resilient.serialization.decoding import check, decode
-from resilient.serialization.json_classes import BY_TAG
-from resilient.serialization.json_values import NotEncodable, encode
-from resilient.serialization.schema import MalformedError, SchemaError, parse
+from resilient.serialization.classes import Known
+from resilient.serialization.json_types import BY_TAG
+from resilient.serialization.json_values import NotEncodable, decode, encode
 from resilient.serialization.state_dict import known_in
 
 
 class Colour(enum.Enum):
     RED = 1
     ALSO = "x"
+    PAIR = (1, 2)
 
 
 class Bits(enum.IntFlag):
+    A = 1
+    B = 2
+
+
+class Marks(enum.Flag):
+    NONE = 0
     A = 1
     B = 2
 
@@ -67,7 +70,6 @@ def through_json(value):
     """Encode, write, read and decode, as a run and the next one do."""
     arrays, known = {}, Known()
     text = json.dumps(encode(value, arrays, "v", known), sort_keys=True)
-    check(json.loads(text), arrays)
     assert all(set(name) <= set(NAME) for name in arrays)
     copies = {name: array.copy() for name, array in arrays.items()}
     return decode(json.loads(text), copies, known.close())
@@ -169,7 +171,7 @@ HASHABLE = {
     "time": st.times(timezones=st.none() | zones),
     "datetime": st.datetimes(timezones=st.none() | zones),
     "dtype": dtypes,
-    "enum": st.sampled_from([*Colour, Bits.A, Bits.A | Bits.B]),
+    "enum": st.sampled_from([*Colour, Bits.A, Bits.A | Bits.B, *Marks, ~Marks.NONE]),
     "import": st.sampled_from([np.less, len, list, json.dumps, SavedState, Colour]),
 }
 hashable = st.recursive(
@@ -261,22 +263,6 @@ def test_any_value_of_a_type_comes_back_in_type_and_bits(tag):
 @given(values)
 def test_any_nested_value_comes_back_in_type_and_bits(value):
     assert_same(value, through_json(value))
-
-
-@pytest.mark.once
-@settings(max_examples=150, deadline=None)
-@given(values, st.integers(0, 2**32))
-def test_json_that_somebody_changed_decodes_or_is_an_error_that_says_so(value, seed):
-    arrays, known = {}, Known()
-    raw = json.dumps(encode(value, arrays, "v", known)).encode()
-    changed = mutated(raw, random.Random(seed), compact)
-    try:
-        data = parse(changed)
-        with contextlib.suppress(MalformedError, NotKnownError):
-            decode(data, arrays, known.close())
-        check(data, arrays)
-    except (SchemaError, MalformedError):
-        pass
 
 
 @pytest.mark.once
@@ -374,7 +360,9 @@ def test_bfloat16_arrays_are_kept_as_bfloat16():
         datetime.datetime(2026, 11, 1, 1, 30, fold=1),
         datetime.datetime(2026, 5, 1, tzinfo=datetime.UTC),
         {10**5000: 1, (10**5000,): 2},
-        {"a": {frozenset([1 << 65_000]): np.zeros(1000)}},
+        {"a": {frozenset([1 << 65_536]): np.zeros(1000)}},
+        np.zeros(1 << 21, "V0"),
+        set(range(100)),
         datetime.timezone(datetime.timedelta(hours=2), "here"),
         decimal.Decimal("1.10"),
         fractions.Fraction(1, 3),
@@ -475,6 +463,8 @@ class _List(list):
         json,
         np.ma.array([1]),
         np.array([object()]),
+        np.zeros(2, [("a", "O")]),
+        datetime.datetime(2026, 5, 1, tzinfo=zoneinfo.ZoneInfo("UTC")),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -535,21 +525,6 @@ def test_what_a_state_refers_to_is_known_without_a_look_at_its_arrays(monkeypatc
     )
     with pytest.raises(NotEncodable, match="was not there when training began"):
         encode(Bits.A, {}, "v", known)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        *(1 << 65_536, [-(1 << 65_536)], {1 << 65_536: 1}, {(1 << 65_536,): 1}),
-        *(np.zeros(1 << 21, "V0"), np.zeros(2, [("a", "O")])),
-        datetime.datetime(2026, 5, 1, tzinfo=zoneinfo.ZoneInfo("UTC")),
-    ],
-    ids=range(7),
-)
-def test_what_could_not_be_read_is_not_encoded(value):
-    with pytest.raises(NotEncodable):
-        encode(value, {}, "v")
-    assert decode(encode((1 << 65_536) - 1, {}, "v"), {}) == (1 << 65_536) - 1
 
 
 def test_what_is_registered_with_keras_is_known_everywhere():

@@ -22,8 +22,7 @@ from resilient.errors import (
     NotExactWarning,
     NotSupportedError,
 )
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import encode
+from resilient.serialization.json_values import decode, encode
 from resilient.state import rng
 
 pytestmark = pytest.mark.usefixtures("seeded")

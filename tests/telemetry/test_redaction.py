@@ -125,6 +125,11 @@ def test_a_value_may_be_an_argument_of_its_own():
     assert redacted_command(command) == left
 
 
+def test_an_argument_may_have_two_secrets():
+    command = ["https://user:CANARY@example.com/x?lr=3&token=CANARY"]
+    assert redacted_command(command) == ["https://***@example.com/x?lr=3&token=***"]
+
+
 @pytest.mark.parametrize(
     "part", ["a=", "a:", "token:", "key=' ", "://", "a", "-", "A1", "eyJ", "key 'aB "]
 )

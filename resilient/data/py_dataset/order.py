@@ -17,7 +17,7 @@ import numpy as np
 
 from resilient import keras_internals
 from resilient.serialization import JSON
-from resilient.serialization.schema import Count, MalformedError, vector
+from resilient.serialization.schema import Count, MalformedError
 
 
 class OrderPosition(TypedDict):
@@ -92,7 +92,7 @@ class Order:
         mine = range(length)[self._share]
         if type(plain) is int and range(plain) == mine:
             return mine
-        order: list[int] = vector(plain, "int64", "the order of batches").tolist()
+        order: list[int] = plain.tolist()
         every = len(set(order) & set(range(length))) == len(order) == len(mine)
         in_order = self._adapter.shuffle or order == list(mine)
         if order and not (every and in_order):  # empty: not drawn yet

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import gen_dataset_ops
 
-from resilient.serialization.schema import MalformedError, vector
+from resilient.serialization.schema import MalformedError
 
 _IGNORE = tf.data.experimental.ExternalStatePolicy.IGNORE.value
 _FAIL = tf.data.experimental.ExternalStatePolicy.FAIL.value
@@ -61,6 +61,6 @@ def parsed(raw: Any, dtype: Any, what: str) -> Any:
         MalformedError: They are not a tensor of this dtype.
     """
     try:
-        return tf.io.parse_tensor(vector(raw, "uint8", what).tobytes(), dtype)
+        return tf.io.parse_tensor(raw.tobytes(), dtype)
     except tf.errors.OpError as error:
         raise MalformedError(f"{what}: {error}") from error

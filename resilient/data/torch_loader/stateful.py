@@ -18,8 +18,7 @@ from resilient.errors import NotSupportedError, warn_not_exact
 from resilient.objects import kinds
 from resilient.serialization import JSON
 from resilient.serialization.batches import pack, unpack
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.json_values import NotEncodable, decode, encode
 from resilient.serialization.schema import MalformedError, well_formed
 
 _TENSOR = "torch tensor"

@@ -15,7 +15,7 @@ from resilient.objects.adapters import gradients
 from resilient.objects.adapters.base import Kind, kind_of, require_backend
 from resilient.objects.training_setup import TrainingSetup
 from resilient.serialization import JSON, Encoded
-from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import decode
 from resilient.serialization.schema import taking
 from resilient.serialization.state_dict import encoded_state
 from resilient.state import layouts, replicas, variables

@@ -12,8 +12,7 @@ import keras
 
 from resilient.keras_internals import BACKEND
 from resilient.serialization import JSON
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import encode
+from resilient.serialization.json_values import decode, encode
 from resilient.state.place import place
 from resilient.state.variables import Leaf
 

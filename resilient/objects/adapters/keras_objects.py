@@ -8,8 +8,7 @@ import keras
 
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import JSON
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.json_values import NotEncodable, decode, encode
 from resilient.state.build import build_optimizer
 from resilient.state.fingerprint import class_names, of_layers
 from resilient.state.settings import Settings, items_of

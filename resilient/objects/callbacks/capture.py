@@ -33,8 +33,7 @@ from resilient.objects.restore import plan
 from resilient.objects.training_setup import is_eager
 from resilient.objects.tree import Scope, Tree, is_below
 from resilient.serialization import Encoded, Entries
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import encode
+from resilient.serialization.json_values import decode, encode
 from resilient.serialization.schema import taking
 from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state import variables

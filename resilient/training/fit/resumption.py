@@ -25,7 +25,7 @@ from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.run_json import FitRun
 from resilient.serialization import JSON
-from resilient.serialization.decoding import decode
+from resilient.serialization.json_values import decode
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import comparison, fingerprint, layouts, variables
 from resilient.state.build import ensure_built, is_built, try_a_step

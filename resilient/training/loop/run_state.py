@@ -16,8 +16,7 @@ from resilient.saving import record
 from resilient.saving.run_json import LoopRun
 from resilient.saving.snapshot import Snapshot
 from resilient.serialization import JSON
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import encode
+from resilient.serialization.json_values import decode, encode
 from resilient.serialization.position import Positions
 from resilient.state import comparison, fingerprint, rng, rng_ops, variables
 from resilient.state.difference import Difference

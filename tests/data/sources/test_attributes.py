@@ -20,8 +20,7 @@ from resilient.errors import NotExactWarning
 from resilient.objects import leaves, sizing
 from resilient.objects.attributes import Attributes
 from resilient.serialization.batches import checksum
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import encode
+from resilient.serialization.json_values import decode, encode
 
 pytestmark = [pytest.mark.sources, pytest.mark.waits]
 

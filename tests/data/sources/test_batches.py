@@ -12,8 +12,7 @@ import torch
 
 from resilient import NotSupportedError
 from resilient.serialization.batches import checksum, copied, pack, unpack
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import encode
+from resilient.serialization.json_values import decode, encode
 from resilient.serialization.schema import MalformedError
 
 pytestmark = pytest.mark.sources
@@ -106,35 +105,17 @@ def leaf(kind, *parts):
     return {"kind": kind, "parts": [np.asarray(part) for part in parts]}
 
 
-TEXT, FLOATS, NEGATIVE = ["a"], [0.5], [-1]
 HOSTILE = [
     5,
-    "x",
     [X],
     {"kind": "numpy"},
-    {"kind": "numpy", "parts": None},
-    {"kind": "numpy", "parts": [1]},
     {"kind": "numpy", "parts": []},
     leaf("numpy", X, X),
-    leaf("numpy", np.array([{}], object)),
     leaf("scalar", X),
     leaf("os.system", X),
     leaf("torch load", np.zeros(2, "int16")),
-    leaf("torch bfloat16", X),
-    leaf("torch", TEXT),
-    leaf("jax", TEXT),
-    leaf("tensorflow", np.array([1, "x"], object)),
-    leaf("tensorflow ragged", X),
-    leaf("tensorflow ragged", X, FLOATS),
-    leaf("tensorflow ragged", X, [0, 9]),
-    leaf("tensorflow sparse", [[5, 0]], [1.0], [2, 2]),
-    leaf("tensorflow sparse", [[0, 0]], [1.0], FLOATS),
-    leaf("jax sparse", [1.0], [[0, 0]], NEGATIVE),
-    leaf("jax sparse", [1.0], [0, 0, 0], [2, 2]),
+    leaf("torch", ["a"]),
     leaf("scipy", [1.0], [7], [0], [2, 2]),
-    leaf("scipy", [1.0], [0], [0], [10**12, 2]),
-    leaf("scipy", [1.0], [0], [0], FLOATS),
-    leaf("scipy", [1.0], [0], [0], []),
 ]
 
 
@@ -147,11 +128,3 @@ def test_what_is_no_packed_batch_is_an_error_of_ours(packed):
 def test_a_batch_may_have_the_names_that_its_leaves_are_packed_with():
     batch = {"kind": X, "parts": [X]}
     assert checksum(stored(batch)) == checksum(batch)
-
-
-def test_a_batch_that_is_nested_too_deep_is_an_error_of_ours():
-    packed = None
-    for _ in range(5000):
-        packed = [packed]
-    with pytest.raises(MalformedError):
-        unpack(packed)

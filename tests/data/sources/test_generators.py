@@ -16,8 +16,7 @@ from resilient.backends import get_backend
 from resilient.data.py_dataset.adapter import PyDatasetData
 from resilient.data.source import SourceContext
 from resilient.objects.attributes import generators, unclaimed
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import encode
+from resilient.serialization.json_values import decode, encode
 from resilient.serialization.rng import set_state, state
 
 pytestmark = [pytest.mark.sources, pytest.mark.waits]

@@ -14,8 +14,7 @@ from resilient import DataNotResumableError, NotExactWarning, NotSupportedError
 from resilient.backends import get_backend
 from resilient.data import DataOptions
 from resilient.data.source import SourceContext
-from resilient.serialization.decoding import decode
-from resilient.serialization.json_values import encode
+from resilient.serialization.json_values import decode, encode
 from resilient.serialization.position import DataPosition
 from resilient.serialization.schema import from_json, to_json
 from resilient.state.rng import capture, kept_random_state, restore

@@ -87,9 +87,6 @@ def test_the_next_batch_is_the_first_not_trained(ahead, look):
         {"pending": []},
         {"last": None},
         {"pending": [pack(np.array([4])), pack(np.array([6]))]},
-        {"pending": [pack(np.array([[4]])), pack(np.array([5]))]},
-        {"pending": [pack({"x": np.array([4])}), pack(np.array([5]))]},
-        {"pending": [pack(np.array([4.0])), pack(np.array([5]))]},
     ],
     ids=str,
 )
