@@ -47,7 +47,7 @@ def write(value: Any, kind: str, plain: Any) -> None:
         ValueError: Its shape or name differs.
         OSError: The file cannot be read there.
     """
-    if kind == "file":
+    if kind in ("file", "memory"):
         _write_file(value, *plain)
     elif kind == "array":
         if plain.dtype != np.dtype(value.typecode):
@@ -69,8 +69,9 @@ def _file(file: Any) -> HeldBuffer | None:
         if not file.readable() or not file.seekable():
             return None
         # Copied on write.
-        content = file.getvalue() if type(file) in _IN_MEMORY else None
-        return HeldBuffer("file", (_name(file), file.tell(), content))
+        if type(file) in _IN_MEMORY:
+            return HeldBuffer("memory", ("", file.tell(), file.getvalue()))
+        return HeldBuffer("file", (_name(file), file.tell(), None))
     return None
 
 

@@ -34,6 +34,7 @@ from resilient.objects.tree import (
     are,
     is_below,
     is_same,
+    lost_code,
     path_of,
 )
 from resilient.serialization import Encoded, Entries, Entry, classes
@@ -173,6 +174,8 @@ class _Pass:
         if parts is None:
             return {}
         entry: Entry = {}
+        for suffix in lost_code(node):
+            self._lose(node.home + suffix, parts.others.get(suffix))
         attributes = self._attributes(node, value, parts.attributes)
         if attributes:
             entry["attributes"] = attributes

@@ -127,7 +127,7 @@ class _Restore:
             home: _Wanted(home, entry, arrays, tree.known)
             for home, entry in entries.items()
         }
-        self._new: dict[str, Any] = self._make()
+        self._new: dict[str, Any] = {}
         self._problems: dict[str, None] = {}
 
     def run(self) -> list[str]:
@@ -135,13 +135,11 @@ class _Restore:
         with taking(_WHAT):
             return self._run()
 
-    def _make(self) -> dict[str, Any]:
-        return {h: x.new() for h, x in self._wanted.items() if x.made is not None}
-
     def _run(self) -> list[str]:
         tree, self._problems = self._tree, {}
         tree.take_built()
-        self._new = self._make()
+        made = {h: x for h, x in self._wanted.items() if x.made is not None}
+        self._new = {home: wanted.new() for home, wanted in made.items()}
         nodes = [n for n in tree.watched() if n.outside or not tree.is_baked(n)]
         if self._only_step:
             nodes = [node for node in nodes if not node.outside]
@@ -228,7 +226,7 @@ class _Restore:
                 self._fail(f"{node.home}.{name}", value)
         for name, value in live.items():
             if name not in wanted and self._goes(node, name, value):
-                _delete(owner, name)
+                _put(owner, name, MISSING)
         if first.items is not None:
             self._restore_items(node, first.items)
 
@@ -345,36 +343,21 @@ def _are_equal(
 
 
 def _put(owner: Any, name: str, value: Any) -> None:
-    """Set an attribute, and call nothing."""
-    if isinstance(owner, Globals):
-        owner.values[name] = value
-    elif isinstance(owner, types.CellType):
-        owner.cell_contents = value
-    elif isinstance(owner, type):
-        type.__setattr__(owner, name, value)
-    elif _is_slot(owner, name):
-        object.__setattr__(owner, name, value)
+    """Set an attribute, or delete it if the value is missing, and call nothing."""
+    slot = inspect.getattr_static(type(owner), name, None)
+    values = owner.values if isinstance(owner, Globals) else None
+    if values is None and not isinstance(owner, types.CellType | type):
+        in_slot = isinstance(slot, types.MemberDescriptorType)
+        values = None if in_slot else owner.__dict__
+    base: Any = type if isinstance(owner, type) else object
+    if values is None and value is MISSING:
+        base.__delattr__(owner, name)
+    elif values is None:
+        base.__setattr__(owner, name, value)
+    elif value is MISSING:
+        del values[name]
     else:
-        owner.__dict__[name] = value
-
-
-def _delete(owner: Any, name: str) -> None:
-    """Delete an attribute, and call nothing."""
-    if isinstance(owner, Globals):
-        del owner.values[name]
-    elif isinstance(owner, types.CellType):
-        del owner.cell_contents
-    elif isinstance(owner, type):
-        type.__delattr__(owner, name)
-    elif _is_slot(owner, name):
-        object.__delattr__(owner, name)
-    else:
-        del owner.__dict__[name]
-
-
-def _is_slot(owner: Any, name: str) -> bool:
-    found = inspect.getattr_static(type(owner), name, None)
-    return isinstance(found, types.MemberDescriptorType)
+        values[name] = value
 
 
 def _set_items(owner: Any, items: Any) -> None:

@@ -244,7 +244,7 @@ class Tree:
             return False
         if kinds.is_code(value) or id(value) in self.nodes:
             return False
-        return self._kind_of(value)[0] in ("opaque", "file")
+        return self._kind_of(value)[0] in ("opaque", "file", "memory")
 
     # Names ---------------------------------------------------------------------------
 
@@ -475,7 +475,7 @@ def is_below(path: str, name: str) -> bool:
 def is_same(node: Node, *, muted: bool = False) -> bool:
     """Whether an object still holds the very same objects; ``muted``: Keras's, too."""
     parts, value = node.parts, node.value
-    if (node.learned and not muted) or parts is None:
+    if (node.learned and not muted) or parts is None or lost_code(node):
         return False
     if parts.items is not None and not are(leaves.items_of(value), parts.items):
         return False
@@ -494,6 +494,15 @@ def is_same(node: Node, *, muted: bool = False) -> bool:
     return not muted or all(
         space.get(name[1:], MISSING) is item for name, item in parts.muted.items()
     )
+
+
+def lost_code(node: Node) -> list[str]:
+    """Suffixes of methods, defaults and the like that are no longer the same."""
+    if node.parts is None or not isinstance(node.value, types.FunctionType | type):
+        return []
+    parts = parts_of(node.value)
+    now = {} if parts is None else parts.others
+    return [s for s, x in node.parts.others.items() if now.get(s) is not x]
 
 
 def _namespace(value: Any) -> Mapping[str, Any] | None:

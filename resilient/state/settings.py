@@ -45,6 +45,11 @@ _LEFT_OUT = frozenset(
         *("batch_input_shape", "input_tensor"),
     }
 )
+# Settings that are not arguments: those of the function that a loss or a metric wraps,
+# and which variables an optimizer does not decay.
+_NO_ARGUMENTS = (
+    *("fn_kwargs", "exclude_from_weight_decay", "exclude_from_weight_decay_pattern"),
+)
 _LIBRARIES = ("jax", "jaxlib", "tensorflow", "torch")
 _LARGEST = 1 << 20  # elements of an array that are compared
 _LONGEST = 1000  # items of a container
@@ -210,6 +215,10 @@ class Settings:
             return int(value) if isinstance(value, int) else str(value)
         if isinstance(value, enum.Enum):
             return str(value)
+        if isinstance(value, re.Pattern):  # of names in the order of a set
+            return "|".join(sorted(str(value.pattern).split("|")))
+        if isinstance(value, set):
+            return f"set of {len(value)}"
         of_library = classes.top_module(type(value)) in _LIBRARIES
         if isinstance(value, np.ndarray) or of_library:
             return _array(value) if self._whole else "array"
@@ -246,10 +255,9 @@ def settings_of(cls: type) -> tuple[str, ...]:
         init = vars(base).get("__init__")
         if inspect.isfunction(init):
             names.update(dict.fromkeys(inspect.signature(init).parameters))
-    # The arguments of the function that a loss or a metric wraps are a setting, too.
     found = tuple(
         name
-        for name in (*names, "fn_kwargs")
+        for name in (*names, *_NO_ARGUMENTS)
         if name not in _LEFT_OUT and not name.endswith("_initializer")
     )
     _NAMES[cls] = found

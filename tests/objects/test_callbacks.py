@@ -3,6 +3,7 @@
 import collections
 import csv
 import dataclasses
+import io
 import json
 import logging
 import os
@@ -1030,6 +1031,36 @@ def test_what_cannot_be_kept_any_more_is_named():
     assert {name.split()[0] for name in states.uncaptured()} == {
         *("Mine.rows", "Mine.by_object")
     }
+
+
+def test_a_file_in_memory_is_restored():
+    _, second = resumed(
+        lambda: Mine(log=io.StringIO("before\n")),
+        lambda callback: callback.log.seek(0, io.SEEK_END) and callback.log.write("a"),
+    )
+    assert second.log.getvalue() == "before\na"
+    second.log.write("!")
+    assert second.log.getvalue() == "before\na!"
+
+
+def test_replaced_defaults_and_methods_are_named():
+    class Rate:
+        def value(self):
+            return 1
+
+    def scale(x, by=2):
+        return x * by
+
+    states = begin([Mine(rate=Rate(), scale=scale)])
+    saved(states)
+    assert states.uncaptured() == []
+    scale.__defaults__ = (3,)
+    Rate.value = lambda self: 2
+    saved(states)
+    assert states.uncaptured() == [
+        "Mine.rate:Rate.value (function)",
+        "Mine.scale() (tuple)",
+    ]
 
 
 def test_odd_names_of_attributes_and_keys_differ():

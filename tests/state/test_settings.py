@@ -1,6 +1,7 @@
 """Every setting of Keras's objects is among the facts that a resume compares."""
 
 import copy
+import itertools
 
 import keras
 import pytest
@@ -229,3 +230,18 @@ def settings(kind, thing):
             thing.build((2, 8, 4))
         return Settings(thing, whole=True).facts
     return facts(kind, thing)
+
+
+def test_variables_that_are_not_decayed_are_compared():
+    def facts(**excluded):
+        layer = L.Dense(2)
+        layer.build((None, 3))
+        optimizer = keras.optimizers.AdamW()
+        variables = [getattr(layer, name) for name in excluded.pop("variables", ())]
+        optimizer.exclude_from_weight_decay(variables, **excluded)
+        return settings("optimizer", optimizer)
+
+    none, names = facts(), {"var_names": ["bias", "scale"]}
+    assert facts(**names) == facts(var_names=["scale", "bias"])
+    found = [none, facts(**names), facts(var_names=["bias"]), facts(variables=["bias"])]
+    assert all(a != b for a, b in itertools.combinations(found, 2))
