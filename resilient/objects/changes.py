@@ -32,7 +32,6 @@ from resilient.objects.tree import (
     Node,
     Tree,
     are,
-    is_below,
     is_same,
     lost_code,
     path_of,
@@ -84,10 +83,6 @@ class _Pass:
         self._late: dict[int, str] = {}  # homes of new objects, by id
         self._made: Entries = {}
         self._homes = set(tree.homes)
-        # New objects, by id, and the known ones whose places they took.
-        self._stand_ins: dict[int, tuple[Any, Node]] = {}
-        self._gone: list[str] = []  # the homes of these
-        self._holders: dict[int, list[str]] = {}  # of everything, by id
         self._views: list[tuple[str, np.ndarray]] = []  # new, into other arrays
 
     @functools.cached_property
@@ -99,19 +94,13 @@ class _Pass:
         watched = tree.watched()
         for node in watched:
             self._find_first_calls(node)
-        changed = [n for n in watched if n.parts is None or not is_same(n)]
-        for node in changed:
-            self._find_stand_ins(node, node.value)
-        values = {node.home: value for value, node in self._stand_ins.values()}
-        stand_ins = [n for _, n in self._stand_ins.values() if n not in changed]
-        for node in changed + stand_ins:
-            value = values.get(node.home, node.value)
+        for node in [n for n in watched if n.parts is None or not is_same(n)]:
             if tree.is_baked(node):
-                names = self._changed(node, value)
+                names = self._changed(node)
                 tree.baked |= dict.fromkeys(n for n in names if n not in tree.moving)
                 if not node.outside or node.kind == "variable":
                     continue
-            entry = self._entry(node, value)
+            entry = self._entry(node)
             if entry:
                 found[node.home] = entry
         for path, view in self._views:  # which would be an array of its own
@@ -139,11 +128,12 @@ class _Pass:
         found: dict[str, bool] = {}
         for node in self._tree.watched():
             if self._tree.is_baked(node):
-                found |= self._changed(node, node.value)
+                found |= self._changed(node)
         return found
 
-    def _changed(self, node: Node, value: Any) -> dict[str, bool]:
+    def _changed(self, node: Node) -> dict[str, bool]:
         """The same of one object."""
+        value = node.value
         if node.learned:
             return {}
         home, fills = self._tree.label(node.home), self._tree.fills(node)
@@ -167,7 +157,8 @@ class _Pass:
             return found
         return {**found, home: False}
 
-    def _entry(self, node: Node, value: Any) -> Entry:
+    def _entry(self, node: Node) -> Entry:
+        value = node.value
         if node.parts is None:
             return self._leaf(node, value)
         parts, old = self._tree.scope.parts_of(node.home, value), node.parts
@@ -197,9 +188,6 @@ class _Pass:
         for name, value in now.items():
             before = old.get(name, MISSING)
             if before is value or _are_equal(before, value):
-                continue
-            stands_for = self._stand_ins.get(id(value))
-            if stands_for is not None and stands_for[1].value is before:
                 continue
             if self._tree.is_handle(before, value):
                 continue
@@ -293,8 +281,6 @@ class _Pass:
         if is_value(value) or is_transparent(value) or isinstance(value, enum.Enum):
             return None
         node = self._tree.nodes.get(id(value))
-        if node is None and id(value) in self._stand_ins:
-            node = self._stand_ins[id(value)][1]
         of_items = isinstance(value, list | dict | collections.deque)
         if node is None and not of_items and id(value) in self._own:
             raise _NotState(path, value)
@@ -342,42 +328,6 @@ class _Pass:
             "made": ("object", classes.reference(type(value))),
             "attributes": {n: self._part(x, path_of(home, n)) for n, x in attributes},
         }
-
-    def _find_stand_ins(self, node: Node, value: Any) -> None:
-        """Find new objects in places of known ones that nothing else holds.
-
-        Such as a metric that ``on_epoch_begin`` makes: it counts as the known one.
-        """
-        parts, tree = parts_of(value), self._tree
-        if parts is None or node.parts is None:
-            return
-        then = node.latest or node.parts
-        places = [(parts.attributes, then.attributes), (parts.muted, then.muted)]
-        for now, before in places:
-            for name, old in before.items():
-                new, known = now.get(name), tree.nodes.get(id(old))
-                if new is old or known is None or type(new) is not type(old):
-                    continue
-                if id(new) in tree.nodes or id(new) in self._stand_ins:
-                    continue
-                if known.kind in ("opaque", "library") or kinds.is_code(new):
-                    continue
-                if tree.can_be_made(new):
-                    continue
-                if self._is_gone(old):
-                    self._gone.append(known.home)
-                    self._stand_ins[id(new)] = new, known
-                    self._find_stand_ins(known, new)
-
-    def _is_gone(self, old: Any) -> bool:
-        """Whether nothing holds an object but what is gone."""
-        if not self._holders:
-            for node in self._tree.nodes.values():
-                parts = parts_of(node.value) if node.parts else None
-                for item in () if parts is None else parts.all():
-                    self._holders.setdefault(id(item), []).append(node.home)
-        holders = self._holders.get(id(old), ())
-        return all(any(is_below(h, home) for home in self._gone) for h in holders)
 
 
 def _are_equal(before: Any, value: Any) -> bool:

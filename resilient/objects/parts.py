@@ -61,16 +61,6 @@ class Parts:
     muted: dict[str, Any] = field(default_factory=dict)
     others: dict[str, Any] = field(default_factory=dict)
 
-    def all(self) -> Iterator[Any]:
-        """Everything that it consists of or refers to."""
-        named = (self.attributes, self.muted, self.others)
-        todo = [*(self.items or ()), *(x for each in named for x in each.values())]
-        while todo:
-            item = todo.pop()
-            yield item
-            if is_transparent(item):
-                todo += item if isinstance(item, frozenset) else inside(item).values()
-
     def without(self, names: Any) -> "Parts":
         """The same without some attributes."""
         kept = {n: x for n, x in self.attributes.items() if n not in names}

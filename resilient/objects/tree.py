@@ -105,7 +105,6 @@ class Node:
         value: The object.
         kind: The kind of its content, ``"parts"`` or ``"opaque"``.
         parts: What it consisted of.
-        latest: What it consists of with all that was learned since.
         mark: A checksum of its content.
         kept: Its content, if that is small.
         learned: Whether a callback made it when training began: all of it is state.
@@ -119,7 +118,6 @@ class Node:
     value: Any
     kind: str = "opaque"
     parts: Parts | None = None
-    latest: Parts | None = None
     mark: str | None = None
     kept: Any = None
     learned: bool = False
@@ -276,8 +274,7 @@ class Tree:
         seen: set[int] = set()
         for node in list(self.homes.values()):
             if node.parts is not None and not is_same(node, muted=True):
-                level, node.latest = int(node.state), parts_of(node.value)
-                self._visit([*self._inside(node, level)], seen, node)
+                self._visit([*self._inside(node, int(node.state))], seen, node)
 
     def _walk(self) -> None:
         self.own = self.scope.own()

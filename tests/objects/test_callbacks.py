@@ -925,35 +925,8 @@ def test_an_object_made_by_every_attempt_is_restored_in_place():
     assert states.uncaptured() == []
 
 
-def test_a_metric_that_every_epoch_makes_anew_is_restored_in_the_last_one():
-    """It counts as the one before, if nothing else holds that."""
-
-    def epoch_begin(callback):
-        callback.mean = keras.metrics.Mean()
-
-    first = Mine()
-    states = begin([first])
-    epoch_begin(first)
-    states.learn()
-    epoch_begin(first)
-    first.mean.update_state([1.0, 4.0])
-    found = saved(states)
-    assert states.uncaptured() == []
-    second = Mine()
-    again = begin([second])
-    epoch_begin(second)
-    again.learn()
-    mean = second.mean
-    again.restore(*found)
-    assert second.mean is mean
-    assert float(mean.result()) == 2.5
-
-
-@pytest.mark.parametrize("hold", [lambda x: x, lambda x: (x,), lambda x: x.result])
-def test_a_metric_in_the_place_of_one_that_something_holds_is_named(hold):
-    """Two metrics cannot be one."""
-    mean = keras.metrics.Mean()
-    callback = Mine(mean=mean, held=hold(mean))
+def test_a_metric_that_every_epoch_makes_anew_is_named():
+    callback = Mine(mean=keras.metrics.Mean())
     states = begin([callback])
     callback.mean = keras.metrics.Mean()
     saved(states)
