@@ -28,6 +28,8 @@ _CODE = (
     type,
     functools.partial,
     np.ufunc,
+    type(np.mean),
+    type(np.random.default_rng),
 )
 _CONFIGURATION = (
     *_CODE,

@@ -7,6 +7,7 @@ others may refer to them. At the end, the tree is compared with what was saved.
 
 import collections
 import enum
+import functools
 import inspect
 import json
 import re
@@ -286,7 +287,8 @@ class _Restore:
             return True
         cls = owner if isinstance(owner, type) else type(owner)
         there = inspect.getattr_static(cls, name, None)
-        is_method = callable(there) or hasattr(type(there), "__get__")
+        cached = isinstance(there, functools.cached_property)
+        is_method = callable(there) or (hasattr(type(there), "__get__") and not cached)
         return isinstance(there, types.MemberDescriptorType) or not is_method
 
     def _resolved(self, item: Any, home: str) -> Any:

@@ -216,7 +216,7 @@ class Tree:
     def fills(self, node: Node) -> bool:
         """Whether it is a cache or log of a layer, say, which fills with each trace."""
         models = (n for n, x in self._step.items() if keras_internals.is_trainer(x))
-        return not any(is_below(node.home, name) for name in models)
+        return not any(is_below(node.home, name) for name in (*models, *self._objects))
 
     def lacks(self, entries: Entries) -> bool:
         """Whether a checkpoint has objects that are not there yet."""
@@ -336,8 +336,13 @@ class Tree:
         if parts is None:
             return
         if isinstance(value, types.FunctionType):
+            level_of_globals = _MUTED if self.scope.is_limited else _STATE
             for values, name in globals_of(value):
-                yield self._global(values, name, home), f"{home}{_GLOBALS}", _MUTED
+                found = self._global(values, name, home)
+                yield found, f"{home}{_GLOBALS}", _MUTED
+                # Others may have used other names of the same module before.
+                path = path_of(self.nodes[id(found)].home, name)
+                yield values[name], path, level_of_globals
         inner = self._level
         if isinstance(value, Globals | types.CellType):
             inner = _MUTED if level == _MUTED else _STATE

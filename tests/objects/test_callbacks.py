@@ -3,6 +3,7 @@
 import collections
 import csv
 import dataclasses
+import functools
 import io
 import json
 import logging
@@ -1034,6 +1035,54 @@ def test_replaced_defaults_and_methods_are_named():
         "Mine.rate:Rate.value (function)",
         "Mine.scale() (tuple)",
     ]
+
+
+LOG: list = []
+DRAWS = np.random.default_rng(0)
+
+
+def note():
+    LOG.append(DRAWS.normal())
+
+
+def note_twice():
+    note()
+    note()
+
+
+class Notes(keras.callbacks.Callback):
+    @functools.cached_property
+    def rate(self):
+        return len(LOG)
+
+    def on_epoch_end(self, epoch, logs=None):
+        note_twice()
+        assert self.rate
+
+
+def test_what_functions_of_functions_use_is_restored():
+    def reset():
+        LOG.clear()
+        DRAWS.bit_generator.state = np.random.default_rng(0).bit_generator.state
+        return Notes()
+
+    first = reset()
+    states = begin([first])
+    first.on_epoch_end(0)
+    found, logged, drawn = saved(states), [*LOG], DRAWS.bit_generator.state
+    second = reset()
+    begin([second]).restore(*found)
+    assert (LOG, DRAWS.bit_generator.state, second.rate) == (logged, drawn, 2)
+    assert states.uncaptured() == []
+
+
+def test_functions_of_libraries_are_configuration():
+    states = begin([Mine(several=[np.mean, keras.ops.sum, np.random.default_rng])])
+    found = saved(states)
+    assert states.uncaptured() == []
+    begin([Mine(several=[np.mean, keras.ops.sum, np.random.default_rng])]).restore(
+        *found
+    )
 
 
 def test_odd_names_of_attributes_and_keys_differ():
