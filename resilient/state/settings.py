@@ -133,18 +133,33 @@ class Settings:
                     name = f"{OF_LAYERS}s' variable {number} ({variable.name}).{key}"
                     self._note(name, value)
 
-    def _note_own(self, name: str, thing: Any) -> None:
+    def _note_own(self, name: str, thing: Any, depth: int) -> None:
         """The code of a class of the user's, and the plain values in the config."""
         cls = type(thing)
         if classes.is_foreign(cls):
             return
-        if code := [each for base in cls.__mro__ for each in _code_of(base)]:
+        if methods := [each for base in cls.__mro__ for each in _methods(base)]:
+            code = [(key, contents_of_code(each.__code__)) for key, each in methods]
             self.facts[f"{name}: code"] = _checked(cls.__name__, code)
+            self._note_class(cls, methods, depth)
         config = {} if isinstance(thing, keras.Model) else raw_config(thing)
         for key, value in config.items():
             known = key in _LEFT_OUT or f"{name}.{key}" in self.facts
             if not known and _is_plain(value):
                 self._note(f"{name}.{key}", value)
+
+    def _note_class(self, cls: type, methods: list[Any], depth: int) -> None:
+        """What all objects of a class of the user's share, and its methods use."""
+        if id(cls) in self._noted:
+            return
+        self._noted.add(id(cls))
+        for base in filter(_is_of_user, cls.__mro__):
+            for key, value in vars(base).items():
+                if _is_plain(value) and classes.is_attribute(key):
+                    self._note(f"{cls.__name__}.{key}", value, depth + 1)
+        for key, method in methods:
+            for suffix, item in _inside_function(method).items():
+                self._note(f"{cls.__name__}.{key}{suffix}", item, depth + 1)
 
     def _watch(self, attributes: Mapping[str, Any], key: str) -> Any:
         value = attributes[key]
@@ -160,7 +175,7 @@ class Settings:
                 value = self._watch(attributes, key)
                 self._note(f"{name}.{setting}", value, depth + 1)
         if self._whole:
-            self._note_own(name, thing)
+            self._note_own(name, thing, depth)
 
     def _note_argument(self, name: str, value: Any, depth: int = 0) -> None:
         """An argument of ``compile``, and the losses and metrics in it."""
@@ -295,18 +310,21 @@ def _checked(name: str, contents: Any) -> str:
     return f"{name} {zlib.crc32(repr(contents).encode()):08x}"
 
 
-def _code_of(cls: type) -> list[Any]:
-    """The code of the functions of a class, if it is the user's."""
-    if classes.is_foreign(cls) or classes.is_installed(cls):
+def _is_of_user(cls: type) -> bool:
+    return not (classes.is_foreign(cls) or classes.is_installed(cls))
+
+
+def _methods(cls: type) -> list[tuple[str, types.FunctionType]]:
+    """The functions of a class by name, if it is the user's."""
+    if not _is_of_user(cls):
         return []
     found = (
         (name, getattr(item, "__func__", item)) for name, item in vars(cls).items()
     )
-    return [
-        (name, contents_of_code(item.__code__))
-        for name, item in sorted(found, key=lambda pair: pair[0])
-        if isinstance(item, types.FunctionType)
-    ]
+    return sorted(
+        (each for each in found if isinstance(each[1], types.FunctionType)),
+        key=lambda pair: pair[0],
+    )
 
 
 def contents_of_code(code: types.CodeType) -> Any:

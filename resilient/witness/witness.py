@@ -224,7 +224,7 @@ class Witness:
         self._forget(found.step, overlap.last)
 
     def _warn_or_raise(self, found: Difference, where: str, *, known: bool) -> None:
-        cause = "something that training changes was not restored"
+        cause = "the script changed, or something that training changes is not saved"
         hint = (
             "Keep it in a keras.Variable, a callback's state_dict() or `stateful`; "
             "`resilient prove` finds the first step and leaf that differ."
@@ -240,7 +240,7 @@ class Witness:
                 "`resilient prove` shows whether training repeats without a kill."
             )
         else:
-            what = f"the loss differs by {found.size:.1%}"
+            what = f"the loss differs by {100 * found.size:.3g}%"
         if self._on_inexact == "raise":
             raise NotExactError(
                 f"Not bit-exact: {_DIFFERS}: {what}: {cause}.",

@@ -245,3 +245,40 @@ def test_variables_that_are_not_decayed_are_compared():
     assert facts(**names) == facts(var_names=["scale", "bias"])
     found = [none, facts(**names), facts(var_names=["bias"]), facts(variables=["bias"])]
     assert all(a != b for a, b in itertools.combinations(found, 2))
+
+
+RATE = 1.0
+
+
+class Own(keras.losses.Loss):
+    FACTOR = 2.0
+
+    def call(self, y_true, y_pred, power=2):
+        return own(y_true, y_pred) * self.FACTOR
+
+    def again(self):
+        return super().__init__
+
+
+def own(y_true, y_pred):
+    return keras.ops.mean(y_true - y_pred) * RATE
+
+
+@pytest.mark.parametrize("where", ["RATE", "Own.FACTOR", "defaults"])
+def test_what_methods_use_and_classes_hold_is_compared(monkeypatch, where):
+    def facts():
+        model = keras.Sequential([keras.Input((4,)), L.Dense(1)])
+        model.compile(loss=Own())
+        return Settings(model, whole=True).facts
+
+    before = facts()
+    assert facts() == before
+    if where == "RATE":
+        monkeypatch.setitem(globals(), "RATE", 3.0)
+    elif where == "Own.FACTOR":
+        monkeypatch.setattr(Own, "FACTOR", 3.0)
+    else:
+        monkeypatch.setattr(Own.call, "__defaults__", (3,))
+    now = facts()
+    (name,) = (name for name in before | now if before.get(name) != now.get(name))
+    assert name in ("Own.call uses own uses RATE", "Own.FACTOR", "Own.call[0]")
