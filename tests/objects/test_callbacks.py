@@ -1076,6 +1076,16 @@ def test_what_functions_of_functions_use_is_restored():
     assert states.uncaptured() == []
 
 
+def test_what_the_script_now_sets_as_it_was_saved_is_no_problem():
+    states = begin([first := Mine(graph=True, extra=1, rows=[])])
+    first.graph = False
+    del first.extra
+    first.rows.append(1)
+    second = Mine(graph=False, rows=[])
+    begin([second]).restore(*saved(states))
+    assert known(second) == known(first)
+
+
 def test_functions_of_libraries_are_configuration():
     states = begin([Mine(several=[np.mean, keras.ops.sum, np.random.default_rng])])
     found = saved(states)
