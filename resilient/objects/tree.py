@@ -264,16 +264,21 @@ class Tree:
 
     # The walk ------------------------------------------------------------------------
 
-    def learn(self) -> None:
+    def learn(self, *, by_step: bool = False) -> None:
         """Take in what was made since, such as by ``on_train_begin``.
 
         Every attempt makes it, so that it can be restored; all of it is state.
+
+        Args:
+            by_step: Only what a training step made, which a resume tries first.
         """
         self._learning = True
         self.own, self._watched = self.scope.own(), None
         seen: set[int] = set()
         for node in list(self.homes.values()):
-            if node.parts is not None and not is_same(node, muted=True):
+            if (by_step and not node.in_step) or node.parts is None:
+                continue
+            if not is_same(node, muted=True):
                 self._visit([*self._inside(node, int(node.state))], seen, node)
 
     def _walk(self) -> None:

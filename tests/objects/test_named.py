@@ -83,3 +83,23 @@ def test_a_model_that_is_made_in_training(tmp_path):
     (warning,) = said(tmp_path, Clones())
     assert "Clones.clone (keras." in str(warning.message)
     assert warning.filename == fitting.__file__
+
+
+class Single:
+    """Only one is ever made, in the first batch."""
+
+    made = None
+
+    def __new__(cls):
+        cls.made = cls.made or super().__new__(cls)
+        return cls.made
+
+
+class Makes(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        Single().last = batch
+
+
+def test_an_object_that_the_first_batch_makes(tmp_path):
+    (warning,) = said(tmp_path, Makes())
+    assert "Single.made" in str(warning.message)

@@ -143,7 +143,7 @@ class CallbackStates:
 
     def settle(self) -> None:
         """The first step was done: learn what it made, and what tracing it changed."""
-        self.learn()
+        self.tree.learn(by_step=True)
         settle(self.tree)
 
     def undo(self) -> None:
