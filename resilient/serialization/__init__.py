@@ -9,7 +9,6 @@ place. Every layer above may import it.
 
 from typing import Any, TypedDict
 
-
 JSON = dict[str, Any]  # an object
 Encoded = Any  # any value
 

@@ -101,13 +101,7 @@ def test_what_did_not_change_goes_on_in_silence(name, found):
     assert not got["warnings"]
 
 
-def row(name):
-    reason = callbacks.FAULTS.get(name)
-    marks = [pytest.mark.xfail(reason=reason)] if reason else []
-    return pytest.param(name, marks=marks)
-
-
-@pytest.mark.parametrize("name", [row(name) for name in callbacks.ROWS])
+@pytest.mark.parametrize("name", callbacks.ROWS)
 def test_settings_of_callbacks_may_change(name, found):
     """The script's value wins: as in a run that had it from the beginning."""
     cls = name.partition(".")[0]

@@ -40,6 +40,9 @@ from resilient.state import variables
 
 _UNSAFE = re.compile(r"\W", re.ASCII)
 Action = Callable[[], object]
+# What Keras derives at the end of each process's first epoch from what the script says.
+_DERIVING = (keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau)
+_DERIVED = frozenset({"monitor_op", "min_delta"})
 _BAR = "keras.callbacks.ProgbarLogger"
 _NO_STATES: tuple[Encoded, ...] = (None, {}, encode({}, {}, "state"))
 _SPECIAL: dict[str, type[Special]] = {
@@ -88,16 +91,17 @@ class CallbackStates:
         }
         asked = {n: c for n, c in self._callbacks.items() if kinds.has_state_dict(c)}
         self._known = {n: known_in(c.state_dict) for n, c in asked.items()}
-        self._kinds = {
-            name: _kind(_class_name(callback), name in asked)
-            for name, callback in self._callbacks.items()
-        }
+        self._kinds = {n: _kind(c, n in asked) for n, c in self._callbacks.items()}
+        hidden = {n: each.skipped for n, each in self._special.items()}
+        for name, callback in self._callbacks.items():
+            if isinstance(callback, _DERIVING):
+                hidden[name] = _DERIVED
         self.tree: Tree = Tree(
             {n: c for n, c in self._callbacks.items() if n not in asked},
             {} if model is None else dict(parts_of(model)),
             Scope(
                 own=self._own_variables,
-                hidden={n: each.skipped for n, each in self._special.items()},
+                hidden=hidden,
                 traced=model is not None and not is_eager(model),
             ),
             since=since.tree if since is not None else None,
@@ -121,7 +125,8 @@ class CallbackStates:
         changed = changes(self.tree, arrays)
         captured = []
         for name, callback in self._callbacks.items():
-            entry: Encoded = {"name": name, "class": _class_name(callback)}
+            entry: Encoded = {"name": name, "kind": self._kinds[name]}
+            entry["class"] = _class_name(callback)
             if name in self._known:
                 state, whose = callback.state_dict(), type(callback).__qualname__
                 entry["state_dict"] = encoded_state(
@@ -168,7 +173,7 @@ class CallbackStates:
         that are ``gone``.
         """
         but = {_BAR, *self.gone(saved)}
-        was = [_saved_kind(entry) for entry in saved if entry["class"] not in but]
+        was = [entry["kind"] for entry in saved if entry["class"] not in but]
         now = [kind for kind in self._kinds.values() if kind != _BAR]
         if was == now:
             return []
@@ -218,7 +223,7 @@ class CallbackStates:
         actions, specials = list[Action](), list[Action]()
         for entry in saved:
             name = entry["name"]
-            if self._kinds.get(name) != _saved_kind(entry):
+            if self._kinds.get(name) != entry["kind"]:
                 continue
             entries |= entry.get("objects", {})
             if "state_dict" in entry:
@@ -261,12 +266,12 @@ def monitored(logs: Mapping[str, Any] | None) -> dict[str, float]:
     return found
 
 
-def _saved_kind(entry: Encoded) -> str:
-    return _kind(entry["class"], "state_dict" in entry)
-
-
-def _kind(cls: str, is_asked: bool) -> str:
-    return f"{cls} with state_dict()" if is_asked else cls
+def _kind(callback: Any, is_asked: bool) -> str:
+    """The class of a callback, and what decides what its state means."""
+    watched = ""
+    if isinstance(callback, (*_DERIVING, keras.callbacks.ModelCheckpoint)):
+        watched = f" of {callback.monitor!r} ({getattr(callback, 'mode', 'auto')})"
+    return _class_name(callback) + watched + " with state_dict()" * is_asked
 
 
 def _class_name(callback: Any) -> str:

@@ -84,11 +84,9 @@ class Class:
 
 
 MONITORED = {
-    "monitor": ("loss", "mae"),
     "min_delta": (0.01, 0.1),
     "patience": (50, 60),
     "verbose": (0, 1),
-    "mode": ("min", "max"),
 }
 HOOKS = {
     f"on_{when}": (say_nothing, also_nothing)
@@ -131,11 +129,9 @@ CLASSES = {
     "ModelCheckpoint": Class(
         {
             "filepath": ("one.weights.h5", "two.weights.h5"),
-            "monitor": ("loss", "mae"),
             "verbose": (0, 1),
             "save_best_only": (False, True),
             "save_weights_only": (True, True),
-            "mode": ("min", "max"),
             "save_freq": ("epoch", 1),
             "initial_value_threshold": (None, 1e-9),
         },
@@ -207,8 +203,12 @@ ROWS = [
     for argument in known.changes
     if argument in signature(class_of(name)).parameters
 ]
-# Tested by tests/kill/scenarios, with the library that it needs.
+# Refused: tests/objects. Tested by tests/kill/scenarios, with the library it needs.
 ELSEWHERE = {
+    f"{name}.{argument}"
+    for name in ("EarlyStopping", "ModelCheckpoint", "ReduceLROnPlateau")
+    for argument in ("monitor", "mode")
+} | {
     f"OrbaxCheckpoint.{argument}"
     for argument in signature(
         getattr(keras.callbacks, "OrbaxCheckpoint", lambda: None)
@@ -221,11 +221,4 @@ MADE = {
     "ModelCheckpoint.initial_value_threshold": {"best", "files"},
     "CSVLogger.separator": {"files"},  # earlier rows stay as they are
     **{row: {"files"} for row in ROWS if row.startswith("TensorBoard")},
-}
-# Keras takes ``mode`` and the sign of ``min_delta`` at the end of the first epoch: that
-# is state then, and what the script says now is ignored without a word.
-_SILENT = "the checkpoint's value wins, without a word"
-FAULTS = {
-    **{row: _SILENT for row in ROWS if row.endswith((".mode", ".min_delta"))},
-    "TensorBoard without a graph.write_graph": "a warning of what was restored",
 }
