@@ -71,6 +71,29 @@ def test_a_variable_outside_the_model_that_a_traced_step_reads(tmp_path):
     assert "KNOB" in str(warning.message)
 
 
+class Weighted(keras.losses.Loss):
+    def __init__(self):
+        super().__init__()
+        self.by = {"all": [keras.Variable(1.0, trainable=False)]}
+
+    def call(self, y_true, y_pred):
+        return keras.ops.square(y_true - y_pred) * self.by["all"][0]
+
+
+class Weighs(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.loss.by["all"][0].assign(0.5)
+
+
+def test_a_variable_of_a_loss(tmp_path):
+    """Saved with the model; JAX's traced step has baked in what it was at first."""
+    traced = {"run_eagerly": False, "jit_compile": False}
+    found = said(tmp_path, Weighs(), loss=Weighted(), **traced)
+    assert ["loss.by['all'][0]" in str(w.message) for w in found] == [True] * (
+        BACKEND == "jax"
+    )
+
+
 @pytest.mark.skipif(BACKEND != "torch", reason="others draw nothing for that")
 @pytest.mark.parametrize("before", [False, True])
 def test_a_model_that_is_first_called_in_training(tmp_path, before):

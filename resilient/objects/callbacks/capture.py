@@ -21,6 +21,7 @@ import keras
 import numpy as np
 
 from resilient.errors import warn_not_exact
+from resilient.keras_internals import BACKEND
 from resilient.objects import kinds
 from resilient.objects.adapters.keras_objects import parts_of
 from resilient.objects.callbacks.files import CsvFile, ModelFile
@@ -37,6 +38,7 @@ from resilient.serialization.json_values import decode, encode
 from resilient.serialization.schema import taking
 from resilient.serialization.state_dict import encoded_state, known_in
 from resilient.state import variables
+from resilient.state.build import has_keras_step
 
 _UNSAFE = re.compile(r"\W", re.ASCII)
 Action = Callable[[], object]
@@ -83,6 +85,7 @@ class CallbackStates:
     ) -> None:
         self._callbacks = _named(callbacks)
         self._model, self._attempts = model, attempts
+        self._traced = model is not None and not is_eager(model)
         self._special = {
             name: cls(callback, attempts)
             for name, callback in self._callbacks.items()
@@ -102,7 +105,7 @@ class CallbackStates:
             Scope(
                 own=self._own_variables,
                 hidden=hidden,
-                traced=model is not None and not is_eager(model),
+                traced=self._traced,
             ),
             since=since.tree if since is not None else None,
             apart=[*asked.values(), *apart],
@@ -242,9 +245,14 @@ class CallbackStates:
             warn_not_exact("parts of callbacks could not be restored", lost)
 
     def _own_variables(self) -> set[int]:
-        """Ids of everything that is saved with the model in training."""
-        model = self._model
-        return variables.ids([] if model is None else variables.leaves(model))
+        """Ids of everything that is saved with the model in training.
+
+        Not variables that Keras's step on JAX does not get, and bakes in.
+        """
+        found = [] if self._model is None else variables.leaves(self._model)
+        if BACKEND == "jax" and self._traced and has_keras_step(self._model):
+            found = [leaf for leaf in found if leaf.slot[0] != "extra"]
+        return variables.ids(found)
 
 
 def _named(callbacks: Iterable[Any]) -> dict[str, Any]:
