@@ -61,7 +61,7 @@ def of(model: keras.Model) -> dict[str, Shapes]:
     return {name: shapes for name, shapes in found.items() if shapes}
 
 
-def trace_again(model: keras.Model, name: str, shapes: Shapes, spec: Any) -> bool:
+def retrace(model: keras.Model, name: str, shapes: Shapes, spec: Any) -> bool:
     """Trace a function for these shapes only, in their order.
 
     Args:

@@ -53,10 +53,10 @@ def find(
         return found
     if resume == "must":
         raise not_found(store)
-    if told := _told_of_saves(store):
+    if evidence := _evidence_of_saves(store):
         raise CheckpointNotFoundError(
             "This run has saved checkpoints, but all of them are gone.",
-            received=f"{store}, {told}",
+            received=f"{store}, {evidence}",
             hint="Restore them under their own names (is a disk not mounted?), or "
             'start over with resume="never" or in another directory.',
         )
@@ -83,9 +83,9 @@ def _best_step(store: Store, best: Best) -> int:
     )
 
 
-def _told_of_saves(store: Store) -> str:
+def _evidence_of_saves(store: Store) -> str:
     """Evidence of a checkpoint since the run last started over; empty if none."""
-    told = ""
+    evidence = ""
     try:
         for event in read_events(store.directory, all_of_them=True, newest_first=True):
             if event["event"] in ("saved", "restored"):
@@ -93,10 +93,10 @@ def _told_of_saves(store: Store) -> str:
             if event["event"] == "started over":
                 break
             if event["event"] == "unknown":
-                told = f"probably: {EVENTS} has unreadable lines"
+                evidence = f"probably: {EVENTS} has unreadable lines"
     except OSError as error:
         return f"probably: {EVENTS} cannot be read ({error.strerror})"
-    return told
+    return evidence
 
 
 def choose_together(
@@ -115,7 +115,7 @@ def choose_together(
     return found
 
 
-def to_look_at(
+def to_inspect(
     store: Store, step: int | None, read: Callable[[Checkpoint], T]
 ) -> tuple[Checkpoint, T]:
     """A checkpoint to inspect, outside any run: of a step, or the newest intact one.
@@ -166,7 +166,7 @@ def discard(store: Store, resume: ResumeFrom, events: Events) -> None:
     """Move away the checkpoints that ``resume`` says not to use."""
     if resume == "never":
         discarded = store.discard_all()
-        if discarded or _told_of_saves(store):
+        if discarded or _evidence_of_saves(store):
             events.emit("started over", discarded=discarded)
     elif isinstance(resume, int):
         discarded = store.discard_after(resume)

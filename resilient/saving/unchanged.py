@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 _LARGE = 1 << 18  # bytes; smaller tensors are written before they are compared
 _WORTH = 8 << 20  # bytes of unchanged tensors that are worth files of their own
-_AGAIN = 16  # saves; then tensors that have changed are compared once more
+_INTERVAL = 16  # saves; then tensors that have changed are compared once more
 
 # Of each tensor: its type, shape and checksum.
 _Digests = dict[str, tuple[str, tuple[int, ...], bytes]]
@@ -92,7 +92,9 @@ class Unchanged:
     def _unchanged(self, arrays: Mapping[str, np.ndarray]) -> _Digests:
         """The tensors that were the same at the last save, if that is worth it."""
         last = self._last
-        every = self._saves % _AGAIN < 2  # two in a row: to compare one with the other
+        every = (
+            self._saves % _INTERVAL < 2
+        )  # two in a row: to compare one with the other
         self._saves += 1
         self._last, nbytes = {}, 0
         for name in arrays if every else self._group:

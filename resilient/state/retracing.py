@@ -37,28 +37,28 @@ class Retracing:
 
     def __init__(self, model: keras.Model, backend: Backend) -> None:
         self._model, self._backend = model, backend
-        self._left: JSON = {}
+        self._missing: JSON = {}
         self._begun: set[str] = set()
 
     def now(self) -> JSON:
         """Sizes by function name in the order of compilation, for a checkpoint."""
-        return self._left | traces.of(self._model)
+        return self._missing | traces.of(self._model)
 
     def expect(self, traces: Mapping[str, Any]) -> None:
         """Compile again what ``now`` returned when the checkpoint was taken."""
-        self._left = dict(traces)
+        self._missing = dict(traces)
 
     def before_batches(self, name: str, iterator: Any) -> None:
         """A function of the model is about to be called with Keras's iterator."""
         if BACKEND != "tensorflow" or name in self._begun:
             return
         self._begun.add(name)
-        shapes = self._left.pop(name, None)
+        shapes = self._missing.pop(name, None)
         with kept_random_state(self._backend):
             spec = keras_own(iterator).element_spec
             if not traces.matter(self._model):
                 traces.forget_others(self._model, name, spec)
-            elif shapes and not traces.trace_again(self._model, name, shapes, spec):
+            elif shapes and not traces.retrace(self._model, name, shapes, spec):
                 self._say(name)
 
     def before_step(self, name: str, batches: Any) -> None:
@@ -90,34 +90,34 @@ class TorchRetracing(Retracing):
             torch.compiler.reset()
 
     def now(self) -> JSON:
-        self._look_back()
+        self._record()
         known = {name: list(shapes) for name, shapes in self._known.items()}
-        return self._left | known
+        return self._missing | known
 
     def before_step(self, name: str, batches: Any) -> None:
-        self._look_back()
-        left = self._left.pop(name, [])
-        if any(len(shapes) != len(keras.tree.flatten(batches)) for shapes in left):
-            left = []
+        self._record()
+        missing = self._missing.pop(name, [])
+        if any(len(shapes) != len(keras.tree.flatten(batches)) for shapes in missing):
+            missing = []
             self._say(name)
-        for shapes in left:
+        for shapes in missing:
             self._step(name, shapes, batches)
-            self._look_back()
+            self._record()
         self._last = name, _shapes(batches), _compiled()
 
     def _step(self, name: str, shapes: list[Any], batches: Any) -> None:
         """Call a function with blank batches of these shapes, like the given ones."""
         self._last = name, shapes, _compiled()
-        left = iter(shapes)
+        rest = iter(shapes)
         try:
-            blank = keras.tree.map_structure(lambda x: _blank(x, next(left)), batches)
+            blank = keras.tree.map_structure(lambda x: _blank(x, next(rest)), batches)
             with without_a_trace(self._model, self._backend):
                 getattr(self._model, name)(blank)
         except Exception:  # a custom step may raise anything on zeros
             logger.debug("a step on blank batches failed", exc_info=True)
             self._say(name)
 
-    def _look_back(self) -> None:
+    def _record(self) -> None:
         """Record the last batch, if something was compiled for it."""
         if self._last is None:
             return

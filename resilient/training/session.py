@@ -188,9 +188,9 @@ def load(options: RunOptions, step: int | None, replicas: int) -> Loaded:
 
     Args:
         options: The arguments of the run.
-        step: As for ``choose.to_look_at``, with the same errors.
+        step: As for ``choose.to_inspect``, with the same errors.
         replicas: The number of replicas of the model.
     """
     elsewhere = "backend" in options.allow
     mine = record.PartReader(get_backend(), Part(0, 1, replicas), elsewhere=elsewhere)
-    return choose.to_look_at(options.store, step, mine)
+    return choose.to_inspect(options.store, step, mine)
