@@ -93,6 +93,11 @@ def test_a_changed_setting_is_not_silent(name, found):
     assert same == (expected != WARNED or name in settings.HARMLESS)
 
 
+@pytest.mark.parametrize("name", ["averages"])
+def test_a_changed_setting_is_named_beside_the_variables_that_it_adds(name, found):
+    assert "optimizer.use_ema: the checkpoint has False" in found[name]["error"][2]
+
+
 @pytest.mark.parametrize("name", attempts.BASES)
 def test_what_did_not_change_goes_on_in_silence(name, found):
     got = found[attempts.UNCHANGED + name]

@@ -163,6 +163,9 @@ class Resumption:
                 of = group if group in _FRESH else "run"
                 layout = self.run.variables
                 found += _all(of, layouts.differences(layout, live, groups=[group]))
+        if any(each.of == "optimizer" for each in found):
+            inside = [x.line for x in self._later if x.line.startswith("optimizer.")]
+            found += _all("optimizer", inside)
         if "metrics" not in {*self.changes.found, *(each.of for each in found)}:
             found += [each for each in self._later if each.of == "metrics"]
         self._require(found)

@@ -226,6 +226,11 @@ CHANGES = {
     "beta": ("fit", Fit(lambda: model(optimizer=optimizers.Adam(beta_1=0.8))), WARNED),
     "inner beta": ("scaled", Fit(lambda: scaled(beta_1=0.8)), WARNED),
     "inner rate": ("scaled", Fit(lambda: scaled(learning_rate=0.5)), LOGGED),
+    "averages": (
+        "fit",
+        Fit(lambda: model(optimizer=optimizers.Adam(use_ema=True))),
+        REFUSED,
+    ),
     "the rate": ("fit", Fit(lambda: model(optimizer=optimizers.Adam(0.5))), LOGGED),
     "one of several": ("several", Fit(lambda: several(optimizers.RMSprop)), REFUSED),
     "the rate of one": ("several", Fit(lambda: several(rate=0.2)), LOGGED),
