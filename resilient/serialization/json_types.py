@@ -106,9 +106,9 @@ def _to_objects(parts: Any) -> np.ndarray:
 
 def _to_enum(cls: Any, parts: Any) -> Any:
     (value,) = parts
-    if issubclass(cls, enum.Flag):  # whose members may be combined
-        missing: Any = enum.Flag._missing_
-        return cls._value2member_map_.get(value) or missing.__func__(cls, value)
+    users = (vars(base) for base in cls.__mro__ if base.__module__ != "enum")
+    if issubclass(cls, enum.Flag) and not any("_missing_" in x for x in users):
+        return cls(value)  # members may be combined
     for member in cls.__members__.values():
         if type(member._value_) is type(value) and member._value_ == value:
             return member

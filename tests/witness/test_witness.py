@@ -207,7 +207,7 @@ def test_state_of_a_loss_that_is_lost_is_named_at_the_first_batch(tmp_path, loss
     text = only(caught)
     assert "the resumed run does not repeat the killed one: the loss differs" in text
     assert "batch 1 of the 4 that are trained again" in text
-    assert "was not restored" in text
+    assert "is not saved" in text
     assert "`resilient prove`" in text
     assert found(tmp_path) == [("not repeated", 6)]
 
@@ -235,7 +235,7 @@ def test_other_data_is_a_change_of_the_data(tmp_path):
     if BACKEND == "tensorflow":
         with pytest.warns(NotExactWarning) as caught:
             resume(tmp_path, **drawn())
-        assert "was not restored" in only(caught)
+        assert "is not saved" in only(caught)
     else:
         with pytest.raises(DataNotResumableError) as error:
             resume(tmp_path, **drawn())
@@ -262,7 +262,7 @@ def test_asked_to_raise_it_ends_before_anything_is_saved_over(tmp_path):
 def test_arithmetic_that_does_not_repeat_is_said_once_and_differently(tmp_path):
     given = {"until": (1, 3), "save_freq": 7}
     left(tmp_path, **given, compiling=rounding(0))
-    with pytest.warns(NotExactWarning, match="was not restored"):
+    with pytest.warns(NotExactWarning, match="is not saved"):
         resume(tmp_path, compiling=rounding(0.1), until=(1, 3))
     with pytest.warns(NotExactWarning) as caught:
         resume(tmp_path, compiling=rounding(4e-6), until=(1, 3))

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import keras
 
+from resilient import keras_internals
 from resilient.objects.adapters.base import Kind
 from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, decode, encode
@@ -18,14 +19,18 @@ from resilient.state.variables import Variable, variables_of
 def parts_of(model: keras.layers.Layer) -> list[tuple[str, Any]]:
     """A model, or a layer; its layers, optimizer, losses and metrics, with names."""
     layers = model._flatten_layers(include_self=False)
-    loss = getattr(model, "loss", None)
-    losses = items_of(loss) or {"": loss}
     metrics = getattr(model, "metrics", [])
+    given = keras_internals.arguments_of_compile(model)
+    compiled = (
+        (f"{name}{suffix}", each)
+        for name in ("loss", "metrics", "weighted_metrics")
+        for suffix, each in (items_of(given.get(name)) or {"": given.get(name)}).items()
+    )
     return [
         (type(model).__name__, model),
         *((f"layer {i} ({type(x).__name__})", x) for i, x in enumerate(layers)),
         ("optimizer", getattr(model, "optimizer", None)),
-        *((f"loss{key}", each) for key, each in losses.items()),
+        *compiled,
         *((f"metric {i} ({type(x).__name__})", x) for i, x in enumerate(metrics)),
     ]
 
