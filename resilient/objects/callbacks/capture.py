@@ -42,9 +42,12 @@ from resilient.state.build import has_keras_step
 
 _UNSAFE = re.compile(r"\W", re.ASCII)
 Action = Callable[[], object]
-# What Keras derives at the end of each process's first epoch from what the script says.
-_DERIVING = (keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau)
-_DERIVED = frozenset({"monitor_op", "min_delta"})
+# Keras derives from what these are given, once an epoch has ended, what then is state.
+_MONITORS = (
+    keras.callbacks.EarlyStopping,
+    keras.callbacks.ModelCheckpoint,
+    keras.callbacks.ReduceLROnPlateau,
+)
 _BAR = "keras.callbacks.ProgbarLogger"
 _NO_STATES: tuple[Encoded, ...] = (None, {}, encode({}, {}, "state"))
 _SPECIAL: dict[str, type[Special]] = {
@@ -95,16 +98,12 @@ class CallbackStates:
         asked = {n: c for n, c in self._callbacks.items() if kinds.has_state_dict(c)}
         self._known = {n: known_in(c.state_dict) for n, c in asked.items()}
         self._kinds = {n: _kind(c, n in asked) for n, c in self._callbacks.items()}
-        hidden = {n: each.skipped for n, each in self._special.items()}
-        for name, callback in self._callbacks.items():
-            if isinstance(callback, _DERIVING):
-                hidden[name] = _DERIVED
         self.tree: Tree = Tree(
             {n: c for n, c in self._callbacks.items() if n not in asked},
             {} if model is None else dict(parts_of(model)),
             Scope(
                 own=self._own_variables,
-                hidden=hidden,
+                hidden={n: each.skipped for n, each in self._special.items()},
                 traced=self._traced,
             ),
             since=since.tree if since is not None else None,
@@ -276,10 +275,11 @@ def monitored(logs: Mapping[str, Any] | None) -> dict[str, float]:
 
 def _kind(callback: Any, is_asked: bool) -> str:
     """The class of a callback, and what decides what its state means."""
-    watched = ""
-    if isinstance(callback, (*_DERIVING, keras.callbacks.ModelCheckpoint)):
-        watched = f" of {callback.monitor!r} ({getattr(callback, 'mode', 'auto')})"
-    return _class_name(callback) + watched + " with state_dict()" * is_asked
+    given = ""
+    if isinstance(callback, _MONITORS):
+        given = f" of {callback.monitor!r}, mode {getattr(callback, 'mode', 'auto')!r}"
+        given += f", min_delta {abs(getattr(callback, 'min_delta', 0))!r}"
+    return _class_name(callback) + given + " with state_dict()" * is_asked
 
 
 def _class_name(callback: Any) -> str:

@@ -84,7 +84,6 @@ class Class:
 
 
 MONITORED = {
-    "min_delta": (0.01, 0.1),
     "patience": (50, 60),
     "verbose": (0, 1),
 }
@@ -207,7 +206,7 @@ ROWS = [
 ELSEWHERE = {
     f"{name}.{argument}"
     for name in ("EarlyStopping", "ModelCheckpoint", "ReduceLROnPlateau")
-    for argument in ("monitor", "mode")
+    for argument in ("monitor", "mode", "min_delta")
 } | {
     f"OrbaxCheckpoint.{argument}"
     for argument in signature(
