@@ -87,7 +87,9 @@ class ModelFile(Special):
 
     def _write(self, path: Path, content: np.ndarray) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.data)
+        whole = path.with_name(f".{path.name}.part")  # the file stays until it is
+        whole.write_bytes(content.data)
+        os.replace(whole, path)
 
 
 class CsvFile(ModelFile):
