@@ -10,8 +10,10 @@ read. Files above ``LIMIT`` and remote ones stay as they are, with a warning; mo
 whose names have fields (``{epoch}``) do so as well, since each is a file of its own.
 """
 
+import contextlib
 import csv
 import os
+import shutil
 import string
 import time
 from collections.abc import Mapping, Sequence
@@ -87,9 +89,13 @@ class ModelFile(Special):
 
     def _write(self, path: Path, content: np.ndarray) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        whole = path.with_name(f".{path.name}.part")  # the file stays until it is
-        whole.write_bytes(content.data)
-        os.replace(whole, path)
+        new = path.with_name(f".{path.name}.part")
+        new.unlink(missing_ok=True)  # of an attempt that was killed here
+        with open(new, "xb") as file:
+            file.write(content.data)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copymode(path, new)
+        os.replace(new, path)
 
 
 class CsvFile(ModelFile):
