@@ -181,8 +181,8 @@ def test_other_callbacks_are_refused(directory):
     ]
     assert refused(directory, callbacks=[stopping(), Interrupt()]) == [
         (
-            f"callbacks: the checkpoint has them in a different order ({mine}, {stops}, "
-            "keras.callbacks.History)"
+            "callbacks: the checkpoint has them in a different order "
+            f"({mine}, {stops}, keras.callbacks.History)"
         )
     ]
     assert refused(directory, callbacks=[Interrupt()]) == [
