@@ -162,7 +162,7 @@ def hidden_of(value: Any) -> frozenset[str]:
 
 def globals_of(function: types.FunctionType) -> Iterator[tuple[dict[str, Any], str]]:
     """The globals that a function of the user's uses: the mapping and the name."""
-    if not _is_of_others(function):
+    if not classes.is_of_others(function):
         yield from global_names(function)
 
 
@@ -208,7 +208,7 @@ def _ordered(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_class(cls: type) -> Parts | None:
-    if _is_of_others(cls):
+    if classes.is_of_others(cls):
         return None
     attributes, others = dict[str, Any](), dict[str, Any]()
     for name, item in list(vars(cls).items()):
@@ -216,7 +216,7 @@ def _of_class(cls: type) -> Parts | None:
             others[f".{name}"] = _function(item)
         elif _is_data(cls, name, item):
             attributes[name] = item
-    users = (base for base in cls.__bases__ if not _is_of_others(base))
+    users = (base for base in cls.__bases__ if not classes.is_of_others(base))
     others |= {f":{base.__name__}": base for base in users}
     return Parts(attributes, others=others)
 
@@ -238,7 +238,7 @@ def _function(item: Any) -> Any:
 
 
 def _of_function(function: types.FunctionType) -> Parts | None:
-    if _is_of_others(function):
+    if classes.is_of_others(function):
         return None
     names = function.__code__.co_freevars
     cells = zip(names, function.__closure__ or (), strict=True)
@@ -251,8 +251,3 @@ def _of_function(function: types.FunctionType) -> Parts | None:
     named = vars(function).items()
     own = {name: item for name, item in named if classes.is_attribute(name)}
     return Parts(own, others=others)
-
-
-def _is_of_others(thing: Any) -> bool:
-    """Whether a class or function belongs to a library."""
-    return classes.is_foreign(thing) or classes.is_installed(thing)

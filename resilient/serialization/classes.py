@@ -78,6 +78,11 @@ def is_installed(cls: Any) -> bool:
     return _is_library(str(getattr(cls, "__module__", "")))
 
 
+def is_of_others(thing: Any) -> bool:
+    """Whether a class or function is of the standard library or any other library."""
+    return is_foreign(thing) or is_installed(thing)
+
+
 @functools.lru_cache(4096)
 def _is_library(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None) or ""

@@ -65,4 +65,4 @@ def _attributes(code: types.CodeType) -> tuple[str, ...]:
 
 def _is_of_library(module: types.ModuleType) -> bool:
     probe = types.SimpleNamespace(__module__=module.__name__)
-    return classes.is_foreign(probe) or classes.is_installed(probe)
+    return classes.is_of_others(probe)

@@ -10,6 +10,7 @@ import contextlib
 import enum
 import functools
 import inspect
+import itertools
 import operator
 import os
 import re
@@ -153,7 +154,7 @@ class Settings:
         if id(cls) in self._noted:
             return
         self._noted.add(id(cls))
-        for base in filter(_is_of_user, cls.__mro__):
+        for base in itertools.filterfalse(classes.is_of_others, cls.__mro__):
             for key, value in vars(base).items():
                 if _is_plain(value) and classes.is_attribute(key):
                     self._note(f"{cls.__name__}.{key}", value, depth + 1)
@@ -310,13 +311,9 @@ def _checked(name: str, contents: Any) -> str:
     return f"{name} {zlib.crc32(repr(contents).encode()):08x}"
 
 
-def _is_of_user(cls: type) -> bool:
-    return not (classes.is_foreign(cls) or classes.is_installed(cls))
-
-
 def _methods(cls: type) -> list[tuple[str, types.FunctionType]]:
     """The functions of a class by name, if it is the user's."""
-    if not _is_of_user(cls):
+    if classes.is_of_others(cls):
         return []
     found = (
         (name, getattr(item, "__func__", item)) for name, item in vars(cls).items()
