@@ -7,8 +7,7 @@ and dtype.
 from collections.abc import Sequence
 
 from resilient.state.difference import line
-from resilient.state.place import place
-from resilient.state.variables import GROUPS, Leaf, Saved, matched
+from resilient.state.variables import GROUPS, Leaf, Saved, matched, place
 
 _NAMED = 20  # differences; with a changed width nearly all variables differ
 _WEIGHT_GROUPS = GROUPS[:2]

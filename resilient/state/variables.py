@@ -22,11 +22,11 @@ from resilient.backends.base import Backend
 from resilient.errors import message
 from resilient.serialization import JSON
 from resilient.state import replicas
-from resilient.state.place import place
 
 GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
 LOOP = "loop"  # the only group whose variables a custom loop names itself
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_PLACE = re.compile(r".*?\.\d+(?=\.)")
 
 Saved = Sequence[JSON]  # the variables in a checkpoint, as ``Leaf.to_json``
 
@@ -105,6 +105,12 @@ def _path(index: int, variable: Any) -> str:
     # torch parameters have no name.
     names = (getattr(variable, name, None) for name in ("path", "name"))
     return next(filter(None, names), f"variable {index}")
+
+
+def place(name: str) -> str:
+    """Group, a loop's object, and index; Keras may number the rest differently."""
+    found = _PLACE.match(name)
+    return found[0] if found else name
 
 
 def matched(saved: Saved, live: Iterable[Leaf]) -> list[tuple[JSON, Leaf]]:

@@ -16,8 +16,7 @@ from resilient.serialization import JSON
 from resilient.state import variables
 from resilient.state.build import build_optimizer
 from resilient.state.layouts import differences
-from resilient.state.place import place
-from resilient.state.variables import Leaf, Saved
+from resilient.state.variables import Leaf, Saved, place
 
 GROUPS = ("trainable", "non_trainable", "optimizer")
 

@@ -21,8 +21,7 @@ from resilient.serialization.state_dict import encoded_state
 from resilient.state import layouts, replicas, variables
 from resilient.state.difference import Difference, line
 from resilient.state.difference import differences as fact_differences
-from resilient.state.place import place
-from resilient.state.variables import Leaf
+from resilient.state.variables import Leaf, place
 
 __all__ = ["Objects"]
 

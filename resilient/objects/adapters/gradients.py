@@ -13,8 +13,7 @@ import keras
 from resilient.keras_internals import BACKEND
 from resilient.serialization import JSON
 from resilient.serialization.json_values import decode, encode
-from resilient.state.place import place
-from resilient.state.variables import Leaf
+from resilient.state.variables import Leaf, place
 
 
 def capture(live: Sequence[Leaf], arrays: dict[str, Any]) -> JSON:
