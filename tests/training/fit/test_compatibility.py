@@ -171,7 +171,7 @@ def test_another_class_of_model_is_refused(directory):
 
 def test_other_callbacks_are_refused(directory):
     plateau = keras.callbacks.ReduceLROnPlateau("loss")
-    mine = f"{Interrupt.__module__}.Interrupt"
+    mine = f"{Interrupt.__module__}.Interrupt with state_dict()"
     stops = "keras.callbacks.EarlyStopping of 'loss', mode 'auto', min_delta 0"
     reduces = (
         "keras.callbacks.ReduceLROnPlateau of 'loss', mode 'auto', min_delta 0.0001"
@@ -381,9 +381,12 @@ def test_a_refused_checkpoint_leaves_the_files_of_callbacks_alone(directory, tmp
 def test_an_added_metric_is_refused(directory):
     net = fitting.model(metrics=["mae"])
     before = files(directory)
-    with pytest.raises(CheckpointMismatchError, match="metrics: ") as found:
+    # TensorFlow builds metrics in the first step: only the setting is compared there.
+    named = (
+        r"metrics(: .*, this run has \['loss', 'mean_abs|\[0\]: .*, this run has 'mae)"
+    )
+    with pytest.raises(CheckpointMismatchError, match=named):
         resume(net, directory)
-    assert "this run has ['loss', 'mean_absolute_error']" in str(found.value)
     assert files(directory) == before
 
 
