@@ -92,7 +92,9 @@ def test_it_says_once_what_is_not_exact(saver, resumed):
     said = [str(each.message) for each in resumed[3]]
     (line,) = [each for each in said if "from step 6 with changes" in each]
     assert f"backend: the checkpoint has '{saver}', this run has '{BACKEND}'" in line
-    assert len([each for each in said if "Not bit-exact" in each]) == 1
+    # Another Python than that of the files is named as well.
+    others = [each for each in said if "Not bit-exact" in each and each != line]
+    assert all("python: the checkpoint has" in each for each in others)
 
 
 def test_the_epoch_before_it_stays_in_the_history(resumed):
