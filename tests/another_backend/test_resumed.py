@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import platform
 import shutil
 
 import keras
@@ -22,7 +23,7 @@ from resilient.errors import (
 )
 from resilient.storage.layout import committed_name, committed_steps
 
-from . import CHECKPOINTS, lose, need
+from . import CHECKPOINTS, FIT, lose, need
 from .program import BATCH, EPOCH, SAMPLES, data, loop, model, train, values
 from .write import LOOP, STEP
 
@@ -92,9 +93,15 @@ def test_it_says_once_what_is_not_exact(saver, resumed):
     said = [str(each.message) for each in resumed[3]]
     (line,) = [each for each in said if "from step 6 with changes" in each]
     assert f"backend: the checkpoint has '{saver}', this run has '{BACKEND}'" in line
-    # Another Python than that of the files is named as well.
+    manifest = json.loads((CHECKPOINTS / saver / FIT / "manifest.json").read_text())
+    was, now = manifest["environment"]["python"], platform.python_version()
+    # Another Python than that of the files is a change of settings, named by itself.
+    python = (
+        f"of this script:\n  python: the checkpoint has '{was}', this run has '{now}'"
+    )
     others = [each for each in said if "Not bit-exact" in each and each != line]
-    assert all("python: the checkpoint has" in each for each in others)
+    assert len(others) == (was != now)
+    assert all(each.endswith(python) for each in others)
 
 
 def test_the_epoch_before_it_stays_in_the_history(resumed):
