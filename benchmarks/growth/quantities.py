@@ -200,7 +200,7 @@ def _boundary(
 ) -> Samples:
     """Between two batches of a fit, with no save due."""
     samples: list[float] = []
-    names = ("between_batches", "leaves_out")
+    names = ("before_batch", "leaves_out")
     plain = {name: getattr(FitAttempt, name) for name in names}
 
     def watched(name: str) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from resilient.progress import Progress
 from resilient.state.variables import leaves, live_tensors
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store
-from resilient.training.run_state import no_garbage_collection
+from resilient.training.state import no_garbage_collection
 
 
 class Ours:

@@ -42,6 +42,7 @@ class DataInputs:
         share: The part that this process trains.
 
     Attributes:
+        arguments: As given.
         drawn_ahead: Random generators that prefetching data draws from.
         validation: The validation data, once known.
         validated: Whether Keras has created its input in any attempt.
@@ -67,7 +68,7 @@ class DataInputs:
         self.only_arrays = False
         self._anew = self._resumed = False
         self._shortest: int | None = None  # batches of the shortest epoch that ran out
-        self._arguments, self._positions = arguments, positions
+        self.arguments, self._positions = arguments, positions
         self._settings = SourceContext(
             backend,
             options,
@@ -94,7 +95,7 @@ class DataInputs:
         self.training = iterator
         if self._positions.x is not None:
             iterator.data_adapter.prepare(self._positions.x.data)
-        data, before = self._arguments["validation_data"], self._positions
+        data, before = self.arguments["validation_data"], self._positions
         self.validation = ahead_of_training(data, self.settings("validation_data"))
         then = before.validation_data
         if self.validation and then and not is_same(self.validation, then.fingerprint):

@@ -1,9 +1,5 @@
-"""Says in words how the previous attempt ended.
+"""Finds how the previous attempt ended, by its last sign of life and its last event."""
 
-Its last sign of life and its last event are read by their schemas and shown as text.
-"""
-
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,6 @@ _LAST_WORDS = {
     "failed": "failed",
     "diverged": "diverged",
 }
-_UNITS = (("d", 86_400), ("h", 3600), ("min", 60))
 _TEXT = 100  # characters of an error's name that are shown
 
 
@@ -38,20 +33,6 @@ class LastAttempt:
     time: float
     step: int | None
     certain: bool
-
-    def told(self, resumed: int, now: float | None = None) -> str:
-        """What somebody wants to know when the run resumes at a step."""
-        seconds = max(0.0, (time.time() if now is None else now) - self.time)
-        line = f"The last attempt {self.how} {_ago(seconds)}"
-        if self.step is None or self.step < resumed:
-            return line
-        about = "" if self.certain else "about "
-        line += f" at {about}step {self.step:,}"
-        lost = self.step - resumed
-        batches = "batch" if lost == 1 else "batches"
-        return (
-            f"{line}: {about}{lost:,} {batches} will be trained again" if lost else line
-        )
 
 
 def last_attempt(directory: Path) -> LastAttempt | None:
@@ -83,12 +64,5 @@ def last_attempt(directory: Path) -> LastAttempt | None:
     if error := last.get("error"):
         name = error.rpartition(".")[2]
         how += f" ({printable(name[:_TEXT])})"
-    told = last.get("step")
-    return LastAttempt(how, last["time"], step if told is None else told, certain=True)
-
-
-def _ago(seconds: float) -> str:
-    for unit, size in _UNITS:
-        if seconds >= 2 * size:
-            return f"{seconds // size:,.0f} {unit} ago"
-    return f"{seconds:,.0f} s ago"
+    at = last.get("step")
+    return LastAttempt(how, last["time"], step if at is None else at, certain=True)

@@ -8,13 +8,11 @@ records it. Between two changes a run is as exact as any other.
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
-from resilient.errors import message, warn_not_exact
-from resilient.progress import Progress
-from resilient.serialization import JSON
-from resilient.state.difference import SETTINGS, Difference
+from resilient.errors import message
+from resilient.state.difference import Difference
 
-# What happens with each: which value wins, and from where.
-_WINS = {
+# Which value wins where each differs, and from where on.
+WINS = {
     "backend": "all Keras variables are restored; arithmetic, and random numbers that "
     "backends draw themselves, differ from here on",
     "batch_size": "this script's is used from here on; an epoch continues after the "
@@ -28,10 +26,9 @@ _WINS = {
     "metrics": "they start fresh",
     "optimizer": "it starts fresh; the model keeps the checkpoint's weights",
 }
-NAMES = tuple(_WINS)
+NAMES = tuple(WINS)
 # A loop has no callbacks, and keeps its learning rate wherever it likes.
 OF_LOOPS = tuple(name for name in NAMES if name not in ("callbacks", "learning_rate"))
-_MOST = 1000  # changes that a checkpoint records
 
 
 def checked_allow(
@@ -66,61 +63,6 @@ def _unknown(name: object, names: Sequence[str]) -> str:
         received=repr(name),
         hint=f"{hint}Use one of: {', '.join(names)}.",
     )
-
-
-class Changes:
-    """The differences that a resume accepts.
-
-    Args:
-        allow: The names that are allowed.
-        before: What earlier attempts accepted.
-        progress: Where this attempt continues.
-
-    Attributes:
-        found: The names of the differences.
-        fresh: The groups of variables that therefore start fresh.
-        every: All changes of the run so far, as checkpoints record them.
-    """
-
-    def __init__(
-        self, allow: frozenset[str], before: Sequence[JSON], progress: Progress
-    ) -> None:
-        self._allow, self._step = allow, progress.step
-        self.found: set[str] = set()
-        self.fresh: set[str] = set()
-        self.every = list(before)
-
-    def refused(self, differences: Sequence[Difference]) -> list[Difference]:
-        """The differences that are not allowed."""
-        fine = self._allow | {SETTINGS}
-        return [each for each in differences if each.of not in fine]
-
-    def accept(self, differences: Sequence[Difference]) -> None:
-        """Accept these, and warn about each once."""
-        if changed := [each.line for each in differences if each.of == SETTINGS]:
-            self.found.add(SETTINGS)
-            warn_not_exact(
-                "these settings changed since the checkpoint; training continues with "
-                "those of this script",
-                changed,
-            )
-        differences = [each for each in differences if each.of != SETTINGS]
-        self.fresh |= {each.group for each in differences if each.group}
-        told = {each["line"] for each in self.every if each["step"] == self._step}
-        new = [each for each in differences if each.line[:1000] not in told]
-        self.found |= {each.of for each in new}
-        if not new:
-            return
-        self.every += [
-            {"step": self._step, "of": each.of, "line": each.line[:1000]}
-            for each in new
-        ]
-        del self.every[:-_MOST]
-        warn_not_exact(
-            f"the run continues from step {self._step:,} with changes that `allow` "
-            "accepts",
-            [f"{each.line} ({_WINS[each.of]})" for each in new],
-        )
 
 
 def allowing(differences: Sequence[Difference]) -> str:

@@ -5,10 +5,10 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resilient.data import DataOptions, OnDataChange
-from resilient.errors import message, require_integer
+from resilient.errors import message
 from resilient.policies import (
     KeepPolicy,
     SaveFreq,
@@ -23,15 +23,18 @@ from resilient.serialization.state_dict import Stateful
 from resilient.storage.remote.options import Upload
 from resilient.storage.stores import store_of
 from resilient.telemetry.heartbeat import VARIABLE
-from resilient.training import trial
 from resilient.training.allowed import checked_allow
 from resilient.training.divergence.options import OnNaN
 from resilient.witness import OnInexact
+
+if TYPE_CHECKING:
+    from resilient.training.trial import Trial
 
 logger = logging.getLogger(__name__)
 
 Location = str | os.PathLike[str]
 OnEvent = Callable[[dict[str, Any]], None]
+TRIAL = "RESILIENT_TRIAL"  # set by `resilient prove`
 # Frozen: one for all runs.
 _PREEMPTION = Preemption()
 
@@ -91,8 +94,6 @@ class Options:
             ``"raise"`` a ``NotExactError`` before anything is saved.
         replay_data: Instead of saving the state of iterators (a large shuffle buffer,
             say), draw all batches again from the start of the epoch or the run.
-        digest_every: Record a digest of the whole state in ``events.jsonl`` every so
-            many steps, computed in the background. None: no digests.
         on_event: Called with each event that ``events.jsonl`` records: a dict with
             ``"event"`` and ``"time"`` (Unix seconds).
         on_save_error: What to do if a checkpoint cannot be written: ``"raise"`` at the
@@ -113,7 +114,6 @@ class Options:
     on_data_change: OnDataChange = "raise"
     on_inexact: OnInexact = "warn"
     replay_data: bool = False
-    digest_every: int | None = None
     on_event: OnEvent | None = None
     on_save_error: OnSaveError = "raise"
     preemption: Preemption | None = _PREEMPTION
@@ -178,7 +178,7 @@ class RunOptions:
         on_save_error: What to do if a checkpoint cannot be written.
         preemption: How training can be asked to stop.
         allow: Which differences from the checkpoint to accept.
-        digest_every: Steps between two digests of the state; None: no digests.
+        trial: What ``resilient prove`` asks of this process, if it does.
 
     Raises:
         TypeError: One has the wrong type.
@@ -197,17 +197,11 @@ class RunOptions:
             raise TypeError(message(what, received=repr(given.on_event)))
         self.on_inexact = given.on_inexact
         self.on_event, self.on_save_error = given.on_event, given.on_save_error
-        self.digest_every = given.digest_every
-        if self.digest_every is not None:
-            self.digest_every = require_integer(
-                self.digest_every, "`digest_every`", or_else=", or None"
-            )
         self.save_policy = save_policy(given.save_freq)
         self.keep = keep_policy(given.keep)
-        if (asked := trial.current()) is not None:
-            asked.say()
-            self.save_policy = asked.saving(self.save_policy)
-            self.digest_every = asked.digest_every
+        self.trial = _trial()
+        if self.trial is not None:
+            self.save_policy = self.trial.saving(self.save_policy)
         self.store = store_of(checkpoint_dir, given.local_dir, given.upload)
         self.resume = _checked_resume(given.resume, self.keep)
         self.preemption = checked_preemption(given.preemption)
@@ -240,6 +234,15 @@ class RunOptions:
                 "`resilient run`.",
                 resume,
             )
+
+
+def _trial() -> "Trial | None":
+    """What ``resilient prove`` asks of this process."""
+    if TRIAL not in os.environ:
+        return None
+    from resilient.training.trial import Trial
+
+    return Trial.asked()
 
 
 def require_one_of(name: str, value: object, *allowed: str) -> None:

@@ -5,6 +5,7 @@ each other, process 0 locks the directory, and events, heartbeat and signals are
 """
 
 import contextlib
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +16,10 @@ from resilient.backends.base import Part
 from resilient.data.inputs import DataInputs
 from resilient.data.shard import ShardedData
 from resilient.distributed.group import Group
+from resilient.distributed.rendezvous import join
+from resilient.distributed.strategies import parallel_strategy, supported
 from resilient.distributed.strategies.base import ParallelStrategy
+from resilient.errors import NotSupportedError
 from resilient.policies.keep import Best
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
@@ -26,14 +30,17 @@ from resilient.saving.writer import Committer
 from resilient.serialization.position import Positions
 from resilient.state import fingerprint, replicas
 from resilient.state.rng import kept_random_state
+from resilient.storage import layout, manifest
 from resilient.storage.manifest import LIBRARY
 from resilient.telemetry import heartbeat
 from resilient.telemetry.console import Notifier
 from resilient.telemetry.events import Events, attempts_so_far
 from resilient.telemetry.last_attempt import last_attempt
-from resilient.training.digests import StateDigests
 from resilient.training.options import RunOptions
-from resilient.training.run_state import no_garbage_collection
+from resilient.training.outcome import reported
+from resilient.training.state import no_garbage_collection
+from resilient.training.under_way import under_way
+from resilient.training.uploads import awaited
 from resilient.witness.witness import Witness
 
 
@@ -54,7 +61,7 @@ class Session:
         events: Records everything that happens.
         watch: Takes heartbeats; knows whether this process was asked to stop.
         saving: Saves when the policy says so.
-        digests: Of the state, where they are asked for.
+        recorder: Records digests of the state, where ``resilient prove`` asks for them.
         say: Prints a line for the user.
         witness: Leaves words of each step, and compares them after a resume.
         alike: Whether it resumed the last attempt, with nothing changed on purpose.
@@ -112,7 +119,9 @@ class Session:
             on_inexact=options.on_inexact,
             say=self.say,
         )
-        self.digests = StateDigests(options.digest_every, self.events)
+        self.recorder = (
+            None if options.trial is None else options.trial.recorder(self.events)
+        )
 
     def request_save(self) -> None:
         """Save at the next boundary, whatever the policy says."""
@@ -194,3 +203,58 @@ def load(options: RunOptions, step: int | None, replicas: int) -> Loaded:
     elsewhere = "backend" in options.allow
     mine = record.PartReader(get_backend(), Part(0, 1, replicas), elsewhere=elsewhere)
     return choose.to_inspect(options.store, step, mine)
+
+
+@contextlib.contextmanager
+def open_session(
+    options: RunOptions, strategy: Any, *, by_hand: bool = False
+) -> Iterator[Session]:
+    """Set up everything that training needs.
+
+    Args:
+        options: What the run was asked for.
+        strategy: The tf.distribute strategy; None on other backends.
+        by_hand: Whether the loop is the user's own, and not Keras's ``fit``.
+
+    Raises:
+        DirectoryInUseError: Another run is using the directory.
+        PeerLostError: The processes cannot find each other.
+        NotSupportedError: They do not share the directory or the key, or training under
+            the strategy cannot be resumed exactly.
+    """
+    supported.require_supported(strategy)
+    parallel = parallel_strategy(strategy, by_hand=by_hand)
+    store = options.store
+    layout.make_directory(store.directory)
+    anew = options.resume == "never"
+    with contextlib.ExitStack() as opened:
+        group = opened.enter_context(join(parallel, store.directory))
+        if group.index == 0:  # it changes the directory for all
+            opened.enter_context(store.opened(anew=anew))
+        _require_same_key(group)
+        session = Session(options, strategy, parallel, group)
+        # Left from the last to the first.
+        with (
+            under_way(session),
+            session.watch,  # takes signals and heartbeats until all is over
+            reported(session),  # of what ended training or any of what follows
+            awaited(session),  # uploads what was written
+            group.explained(),  # an error here may be that of another process
+            session.saving,  # writes the last snapshot
+            session.recorder or contextlib.nullcontext(),  # uses the same memory
+        ):
+            yield session
+
+
+def _require_same_key(group: Group) -> None:
+    """Raise if a process has a different key: its checkpoints would be refused."""
+    challenge = group.broadcast("key", secrets.token_hex(16))
+    said = group.gather("key", manifest.proof_of_key(challenge))
+    others = [index for index, each in enumerate(said) if each != said[0]]
+    if others := group.broadcast("other keys", others):
+        raise NotSupportedError(
+            f"{manifest.KEY} is not the same in all processes.",
+            received="different from process 0, or set in only one of the two: "
+            f"process {', '.join(map(str, others))}",
+            hint=f"Set {manifest.KEY} to the same key for all processes.",
+        )

@@ -67,7 +67,6 @@ def loop(data, **options):
         (fit(resume="yes"), ValueError, '`resume` must be "auto", "best"'),
         (fit(replay_data=1), TypeError, "must be True or False"),
         (fit(on_event=3), TypeError, "must be callable"),
-        (fit(digest_every=0), ValueError, "must be an integer of 1 or more, or None"),
         (fit(on_save_error="stop"), ValueError, 'must be "raise" or "warn"'),
         (fit(preemption=30), TypeError, "must be a Preemption or None"),
         (fit(allow="data"), TypeError, "must be a set of names"),

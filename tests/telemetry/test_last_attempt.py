@@ -5,6 +5,7 @@ import json
 import pytest
 
 from resilient.telemetry.last_attempt import LastAttempt, last_attempt
+from resilient.training.announce import ending
 
 pytestmark = pytest.mark.once
 
@@ -21,7 +22,7 @@ def told(directory, *events, sign=None, resumed=800, now=1000.0):
         where = {"phase": "training", "step": 821, "epoch": 2, "batch": 196}
         (directory / "heartbeat").write_text(json.dumps(WHO | beat | where | sign))
     last = last_attempt(directory)
-    return None if last is None else last.told(resumed, now)
+    return None if last is None else ending(last, resumed, now)
 
 
 def test_nothing_is_told_where_there_was_no_attempt(tmp_path):
@@ -84,4 +85,4 @@ def test_only_the_last_attempt_counts(tmp_path):
 )
 def test_how_long_ago_is_told_in_one_unit(seconds, says):
     last = LastAttempt("ended", 0.0, None, certain=True)
-    assert last.told(0, seconds) == f"The last attempt ended {says} ago"
+    assert ending(last, 0, seconds) == f"The last attempt ended {says} ago"

@@ -198,19 +198,22 @@ class Objects:
             for each in found
         ]
 
-    def restore(self, backend: Backend, saved: Any, fresh: Collection[str]) -> None:
-        """Set everything, after comparing it.
+    def restore_variables(
+        self, backend: Backend, saved: Any, fresh: Collection[str]
+    ) -> None:
+        """Set the variables, after comparing them.
 
         Args:
             backend: The backend's adapter.
             saved: The checkpoint's state of a loop.
             fresh: Groups of variables that start fresh.
         """
-        layout, tensors = saved.run.variables, saved.tensors
-        new = tuple(f"{group}." for group in fresh)
-        live = [leaf for leaf in self.leaves() if not leaf.name.startswith(new)]
-        held = [leaf for leaf in live if leaf.slot[0] != "state"]
-        variables.assign(backend, layout, held, tensors)
+        held = [leaf for leaf in self._held(fresh) if leaf.slot[0] != "state"]
+        variables.assign(backend, saved.run.variables, held, saved.tensors)
+
+    def restore(self, saved: Any, fresh: Collection[str]) -> None:
+        """Set everything that is not a variable; arguments as above."""
+        tensors = saved.tensors
         old = {
             name: thing
             for name, thing in self._objects.items()
@@ -220,4 +223,10 @@ class Objects:
             for name, thing in old.items():
                 state = saved.run.objects[name]["state"]
                 thing.load(decode(state, tensors, thing.known), tensors)
+            live = self._held(fresh)
             gradients.restore(saved.run.objects[_GRADIENTS], live, tensors)
+
+    def _held(self, fresh: Collection[str]) -> list[Leaf]:
+        """The variables that do not start fresh."""
+        new = tuple(f"{group}." for group in fresh)
+        return [leaf for leaf in self.leaves() if not leaf.name.startswith(new)]

@@ -126,15 +126,16 @@ class ResilientFit(OnDirectory):
     ) -> "keras.callbacks.History":
         """Like ``fit``, but through a function other than the model's ``fit``."""
         from resilient.state import replicas
-        from resilient.training.fit.draw_only import shortened
+        from resilient.training.fit.attempt import FitPlan
         from resilient.training.fit.hook import require_outermost
-        from resilient.training.fit.plan import FitPlan
         from resilient.training.fit.run import run
-        from resilient.training.opening import open_session
-        from resilient.training.trial import draws_only
+        from resilient.training.session import open_session
 
         require_outermost(self._model)
-        args, kwargs = shortened(self._model.fit, args, kwargs)
+        trial, on_nan = self._options.trial, self._on_nan
+        if trial is not None:
+            args, kwargs = trial.arguments(self._model.fit, args, kwargs)
+            on_nan = "ignore" if trial.data_only else on_nan
         strategy = replicas.strategy_of(self._model)
         with open_session(self._options, strategy) as session:
             plan = FitPlan(
@@ -142,7 +143,7 @@ class ResilientFit(OnDirectory):
                 self._model,
                 plain,
                 self._stateful,
-                "ignore" if draws_only() else self._on_nan,
+                on_nan,
                 self._loss_spike,
                 self._start_from,
             )

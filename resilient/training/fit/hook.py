@@ -11,7 +11,6 @@ what Keras would give it. One name of Keras's serialization is replaced, for all
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
@@ -23,20 +22,160 @@ from resilient.data.select import are_arrays, require_known
 from resilient.errors import NotSupportedError
 from resilient.keras_internals import contract, names, serialization
 from resilient.keras_internals.expected import OF_SEVERAL_PROCESSES
-from resilient.training.fit.attempt import FitAttempt
+from resilient.training.fit.attempt import FitAttempt, FitPlan, Origin
 from resilient.training.fit.iterators import (
     Base,
     PositionedValidationIterator,
     TrainingIterator,
     ValidationIterator,
 )
-from resilient.training.run_state import no_garbage_collection
+from resilient.training.state import no_garbage_collection
 
 contract.require_known_keras()
 
 _local = threading.local()
 _lock = threading.Lock()
 _installed = 0
+
+
+class Hook:
+    """Follows the next fit of a model in this thread.
+
+    Args:
+        plan: What the user asked for.
+        origin: Where it begins.
+
+    Attributes:
+        iterator: The training input, once Keras creates it.
+        attempt: The attempt, once training begins.
+    """
+
+    def __init__(self, plan: FitPlan, origin: Origin) -> None:
+        self.plan, self.origin = plan, origin
+        self.iterator: TrainingIterator | None = None
+        self.attempt: FitAttempt | None = None
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self) -> "Hook":
+        """Follow from here on."""
+        outer = getattr(_local, "hook", None)
+        self._undo.callback(setattr, _local, "hook", outer)
+        _local.hook = self
+        _install()
+        self._undo.callback(_uninstall)
+        if self.plan.session.parallel.count > 1:
+            self._follow_logs()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+        if self.iterator is not None:
+            self.iterator.let_go()
+
+    def _follow_logs(self) -> None:
+        """Notice when an epoch's loop is over, which other processes wait for.
+
+        Then Keras asks for the logs of the epoch, before it validates.
+        """
+        contract.require_known(OF_SEVERAL_PROCESSES)
+        model, name = self.plan.model, keras_internals.EPOCH_LOGS
+        own, plain = vars(model), getattr(model, name)
+
+        def logs_of_epoch(logs: Any) -> Any:
+            if (
+                _hook_of(sys._getframe(1)) is self and self.attempt
+            ):  # evaluate asks, too
+                self.attempt.all_trained()
+            return plain(logs)
+
+        self._set(own, name, logs_of_epoch)
+
+    def _set(self, attributes: dict[str, Any], name: str, value: Any) -> None:
+        """Set an attribute of an object, until the fit has ended."""
+        if name in attributes:
+            self._undo.callback(attributes.__setitem__, name, attributes[name])
+        else:
+            self._undo.callback(attributes.pop, name, None)
+        attributes[name] = value
+
+    def make_iterator(self, frame: FrameType, given: dict[str, Any]) -> Any:
+        """Called by Keras in place of its epoch iterator class."""
+        if "class_weight" not in given:  # only the training input has class weights
+            assert self.attempt is not None  # validation comes later
+            if are_arrays(given):
+                return ValidationIterator(self.attempt, given["x"], **given)
+            self.attempt.inputs.only_arrays = False
+            return PositionedValidationIterator(self.attempt, **given)
+        if self.iterator is not None:
+            raise NotSupportedError(
+                "One resilient.fit can resume only one training loop.",
+                received=f"{type(self.plan.model).__name__}.fit reached Keras's loop "
+                "twice",
+                hint="Call resilient.fit once for each, each with its own "
+                "checkpoint_dir.",
+            )
+        values, session = frame.f_locals, self.plan.session
+        validation = unpack_x_y_sample_weight(values["validation_data"])[0]
+        require_known(validation, "validation_data")
+        arguments = {name: values[name] for name in keras_internals.LOCALS}
+        session.say.set_verbose(arguments["verbose"])
+        found = self.origin.found
+        positions = None if found is None else found[1].positions()
+        inputs = session.inputs(arguments, positions)
+        iterator = self.iterator = TrainingIterator(session, inputs, given)
+        inputs.begin(iterator)
+        if isinstance(callbacks := values["callbacks"], keras.callbacks.CallbackList):
+            self.follow(callbacks)
+        return iterator
+
+    def follow(self, callbacks: Any) -> None:
+        """Call the attempt after all callbacks of this list."""
+        plain = callbacks.on_train_begin
+
+        def on_train_begin(logs: Any = None) -> None:
+            attempt = self._begin(callbacks)
+            names.call_in_order(callbacks)
+            plain(logs)
+            attempt.begin()
+            last = keras.callbacks.LambdaCallback(on_train_batch_end=attempt.logged)
+            every = callbacks.callbacks
+            every.insert(0, last)
+            self._undo.callback(lambda: last in every and every.remove(last))
+
+        self._set(vars(callbacks), "on_train_begin", on_train_begin)
+
+    @no_garbage_collection()
+    def _begin(self, callbacks: Any) -> FitAttempt:
+        assert self.iterator is not None  # Keras has created it by now
+        attempt = self.attempt = self.iterator.attempt = FitAttempt(
+            self.plan, self.origin, self.iterator, callbacks
+        )
+        began, ended = callbacks.on_epoch_begin, callbacks.on_epoch_end
+        trained, over = callbacks.on_train_batch_end, callbacks.on_train_end
+
+        def on_epoch_begin(epoch: int, logs: Any = None) -> None:
+            attempt.on_epoch_begin(epoch)
+            began(epoch, logs)
+            attempt.state.begin_epoch()
+
+        def on_train_batch_end(batch: int, logs: Any = None) -> None:
+            trained(batch, logs)
+            attempt.on_train_batch_end(logs)
+
+        def on_epoch_end(epoch: int, logs: Any = None) -> None:
+            attempt.losses.check(all_of_them=True)  # before any callback sees the logs
+            ended(epoch, logs)
+            attempt.on_epoch_end(epoch, logs)
+
+        def on_train_end(logs: Any = None) -> None:
+            over(attempt.final_logs(logs))
+
+        own = vars(callbacks)
+        for function in (on_epoch_begin, on_epoch_end, on_train_end):
+            self._set(own, function.__name__, function)
+        if attempt.losses.active:  # a call for each batch
+            self._set(own, on_train_batch_end.__name__, on_train_batch_end)
+        return attempt
 
 
 class _AnyCallbackList(type):
@@ -47,9 +186,9 @@ class _AnyCallbackList(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         callbacks = keras.callbacks.CallbackList(*args, **kwargs)
-        attempt = _attempt_of(sys._getframe(1))
-        if attempt is not None:
-            _watch(callbacks, attempt)
+        hook = _hook_of(sys._getframe(1))
+        if hook is not None:
+            hook.follow(callbacks)
         return callbacks
 
 
@@ -71,8 +210,8 @@ class _CallbacksModule:
 
 def require_outermost(model: Any) -> None:
     """Raise if this model's ``fit`` is a function that calls ``resilient.fit``."""
-    outer: FitAttempt | None = getattr(_local, "attempt", None)
-    if outer is None or outer.model is not model or outer.iterator is not None:
+    outer: Hook | None = getattr(_local, "hook", None)
+    if outer is None or outer.plan.model is not model or outer.iterator is not None:
         return
     found = getattr(model.fit, "__func__", model.fit)
     where = f"{getattr(found, '__module__', '?')}.{getattr(found, '__qualname__', '?')}"
@@ -83,50 +222,6 @@ def require_outermost(model: Any) -> None:
         hint="Leave model.fit as it is. `with resilient.enabled(DIR):` makes every "
         "model.fit resumable.",
     )
-
-
-@contextlib.contextmanager
-def hooked(attempt: FitAttempt) -> Iterator[None]:
-    """Make ``attempt`` follow the next fit of its model in this thread."""
-    outer = getattr(_local, "attempt", None)
-    _local.attempt = attempt
-    _install()
-    try:
-        with _told_when_trained(attempt):
-            yield
-    finally:
-        _uninstall()
-        _local.attempt = outer
-        if attempt.callback_list is not None:
-            _unwatch(attempt.callback_list, attempt)
-
-
-@contextlib.contextmanager
-def _told_when_trained(attempt: FitAttempt) -> Iterator[None]:
-    """Tell ``attempt`` when an epoch's loop is over, if other processes wait.
-
-    Then Keras asks for the logs of the epoch, before it validates.
-    """
-    if attempt.parallel.count == 1:
-        yield
-        return
-    contract.require_known(OF_SEVERAL_PROCESSES)
-    own, name = vars(attempt.model), keras_internals.EPOCH_LOGS
-    before = own.get(name)
-    plain = getattr(attempt.model, name)
-
-    def logs_of_epoch(logs: Any) -> Any:
-        if _attempt_of(sys._getframe(1)) is attempt:  # evaluate asks, too
-            attempt.all_trained()
-        return plain(logs)
-
-    own[name] = logs_of_epoch
-    try:
-        yield
-    finally:
-        own.pop(name)
-        if before is not None:
-            own[name] = before
 
 
 def _install() -> None:
@@ -151,91 +246,15 @@ def _uninstall() -> None:
             serialization.as_before()
 
 
-def _attempt_of(frame: FrameType) -> FitAttempt | None:
-    """This thread's attempt, where ``frame`` is Keras's fit of its model."""
-    attempt: FitAttempt | None = getattr(_local, "attempt", None)
-    if attempt is None or frame.f_code.co_name != "fit":
+def _hook_of(frame: FrameType) -> Hook | None:
+    """This thread's hook, where ``frame`` is Keras's fit of its model."""
+    hook: Hook | None = getattr(_local, "hook", None)
+    if hook is None or frame.f_code.co_name != "fit":
         return None
-    return attempt if frame.f_locals.get("self") is attempt.model else None
+    return hook if frame.f_locals.get("self") is hook.plan.model else None
 
 
 def _make_iterator(*args: Any, **kwargs: Any) -> Any:
-    """Called by Keras in place of its epoch iterator class."""
     frame = sys._getframe(1)
-    attempt = _attempt_of(frame)
-    if attempt is None:
-        return Base(*args, **kwargs)
-    if "class_weight" not in kwargs:  # only the training input has class weights
-        return _validation(attempt, kwargs)
-    if attempt.iterator is not None:
-        raise NotSupportedError(
-            "One resilient.fit can resume only one training loop.",
-            received=f"{type(attempt.model).__name__}.fit reached Keras's loop twice",
-            hint="Call resilient.fit once for each, each with its own checkpoint_dir.",
-        )
-    validation = frame.f_locals["validation_data"]
-    require_known(unpack_x_y_sample_weight(validation)[0], "validation_data")
-    attempt.prepare({name: frame.f_locals[name] for name in keras_internals.LOCALS})
-    iterator = TrainingIterator(attempt, **kwargs)
-    attempt.begin(iterator)
-    callbacks = frame.f_locals["callbacks"]
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        _watch(callbacks, attempt)
-    return iterator
-
-
-def _validation(attempt: FitAttempt, arguments: dict[str, Any]) -> Any:
-    if are_arrays(arguments):
-        return ValidationIterator(attempt, arguments["x"], **arguments)
-    attempt.inputs.only_arrays = False
-    return PositionedValidationIterator(attempt, **arguments)
-
-
-_WATCHED = (
-    *("on_train_begin", "on_epoch_begin", "on_epoch_end", "on_train_end"),
-    "on_train_batch_end",
-)
-
-
-def _watch(callbacks: Any, attempt: FitAttempt) -> None:
-    """Call ``attempt`` after all callbacks."""
-    plain = {name: getattr(callbacks, name) for name in _WATCHED}
-
-    def on_train_begin(logs: Any = None) -> None:
-        with no_garbage_collection():
-            attempt.before_train_begin()
-        names.call_in_order(callbacks)
-        plain["on_train_begin"](logs)
-        attempt.on_train_begin()
-        callbacks.callbacks.insert(0, attempt.logs)
-
-    def on_epoch_begin(epoch: int, logs: Any = None) -> None:
-        attempt.on_epoch_begin(epoch)
-        plain["on_epoch_begin"](epoch, logs)
-        attempt.state.begin()
-
-    def on_train_batch_end(batch: int, logs: Any = None) -> None:
-        plain["on_train_batch_end"](batch, logs)
-        attempt.on_train_batch_end(logs)
-
-    def on_epoch_end(epoch: int, logs: Any = None) -> None:
-        attempt.losses.check(all_of_them=True)  # before any callback sees the logs
-        plain["on_epoch_end"](epoch, logs)
-        attempt.on_epoch_end(epoch, logs)
-
-    def on_train_end(logs: Any = None) -> None:
-        plain["on_train_end"](attempt.final_logs(logs))
-
-    attempt.logs = keras.callbacks.LambdaCallback(on_train_batch_end=attempt.logged)
-    attempt.callback_list = callbacks
-    for function in (on_train_begin, on_epoch_begin, on_epoch_end, on_train_end):
-        setattr(callbacks, function.__name__, function)
-    if attempt.losses.active:  # a call for each batch
-        setattr(callbacks, on_train_batch_end.__name__, on_train_batch_end)
-
-
-def _unwatch(callbacks: Any, attempt: FitAttempt) -> None:
-    for name in _WATCHED:
-        vars(callbacks).pop(name, None)
-    if attempt.logs in callbacks.callbacks:
-        callbacks.callbacks.remove(attempt.logs)
+    hook = _hook_of(frame)
+    return Base(*args, **kwargs) if hook is None else hook.make_iterator(frame, kwargs)

@@ -7,35 +7,26 @@ The generator runs on between ``on_train_batch_end(k - 1)`` and
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from resilient import keras_internals
+from resilient.data.inputs import DataInputs
 from resilient.data.select import adapter_for, are_arrays
 from resilient.saving import reshard
 from resilient.serialization.position import DataPosition, TrainingPosition
 from resilient.serialization.rng import kept_states
 from resilient.state.rng import kept_random_state
 from resilient.training.divergence.rollback import leads_nowhere
-from resilient.training.trial import fewer_steps
 
 if TYPE_CHECKING:
     from resilient.training.fit.attempt import FitAttempt
+    from resilient.training.session import Session
 
 Base = keras_internals.backend_epoch_iterator()
 
 _DATA = ("x", "y", "sample_weight", "class_weight")
-
-
-def _shorten(iterator: Any) -> None:
-    """Let it have fewer steps, where `resilient prove` asks for that."""
-    steps, length = iterator.steps_per_epoch, iterator._num_batches
-    fewer = fewer_steps(steps, length, int(iterator.steps_per_execution))
-    if steps is None and length is not None and fewer is not None:
-        iterator._num_batches = fewer  # each epoch begins with the first batch
-    else:
-        iterator.steps_per_epoch = fewer
 
 
 class _RunningOut:
@@ -69,34 +60,35 @@ class _RunningOut:
 class TrainingIterator(Base):  # type: ignore[misc, valid-type]
     """The training input of one ``fit``, which can start at batch k."""
 
-    def __init__(self, attempt: "FitAttempt", **arguments: Any) -> None:
-        self._attempt = attempt
+    attempt: "FitAttempt"  # once training begins
+
+    def __init__(
+        self, session: "Session", inputs: DataInputs, arguments: Mapping[str, Any]
+    ) -> None:
+        self._session, self.inputs = session, inputs
         self._armed = False
         self._resume: tuple[TrainingPosition, int] | None = None
         self._position: DataPosition | None = None
         self._begun = 0  # first batch of the training step that was last begun
-        attempt.inputs.only_arrays = are_arrays(arguments)
+        inputs.only_arrays = are_arrays(arguments)
         self.given = arguments["x"]
         self.ran_out = False  # the data ended where Keras asked for more
         self._retraces = False
         kept = {k: v for k, v in arguments.items() if k not in _DATA}
-        adapter = adapter_for(arguments, attempt.inputs.settings("x"))
+        adapter = adapter_for(arguments, inputs.settings("x"))
         super().__init__(x=adapter, **kept)
-        _shorten(self)
-        self._drawn_by_all = attempt.parallel.draws_all(arguments["x"])
-        steps = self.steps_per_epoch
-        attempt.inputs.share.divide(adapter, arguments["x"], "x", steps)
+        self._drawn_by_all = session.parallel.draws_all(arguments["x"])
+        inputs.share.divide(adapter, arguments["x"], "x", self.steps_per_epoch)
 
     def reset(self) -> None:
         super().reset()
-        _shorten(self)
         # The first reset ends fit's symbolic build, which peeks at one batch.
         self._armed = True
 
     def __next__(self) -> Any:
         item = super().__next__()
         if self._retraces:
-            self._attempt.state.retracing.before_step("train_function", item[2])
+            self.attempt.state.retracing.before_step("train_function", item[2])
         return item
 
     def resume_at(self, position: TrainingPosition, batch: int) -> None:
@@ -155,7 +147,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
     def check_length(self, known: int | None) -> None:
         """Check an epoch whose data ran out in the step that was last begun."""
         if not self.steps_per_epoch:
-            self._attempt.inputs.check_length(self._begun, known)
+            self.inputs.check_length(self._begun, known)
 
     def catch_stop_iteration(self) -> AbstractContextManager[None]:
         return _RunningOut(self, super().catch_stop_iteration())
@@ -175,7 +167,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             if self._armed:
                 self.data_adapter.before_iterator()
             return self._witnessed(self.data_adapter.wrap(super()._get_iterator()))
-        with self._attempt.replay():
+        with self.attempt.replay():
             self.data_adapter.seek(position)
             self.data_adapter.before_iterator()
             return self._witnessed(self.data_adapter.wrap(super()._get_iterator()))
@@ -184,14 +176,16 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         """The same batches; those that Python sees are witnessed, once it begins."""
         if keras_internals.BACKEND == "tensorflow" or not self._armed:
             return batches
-        return map(self._attempt.session.witness.drawn, batches)
+        return map(self._session.witness.drawn, batches)
 
     def _enumerate_iterator(self) -> Iterator[Any]:
         batches = super()._enumerate_iterator()
         if not self._armed:
             yield from batches
             return
-        attempt, adapter, certain = self._attempt, self.data_adapter, self._has_more
+        attempt, adapter, certain = self.attempt, self.data_adapter, self._has_more
+        if self._session.options.trial is not None:
+            batches = self._session.options.trial.first_steps(batches, adapter)
         attempt.state.retracing.before_batches("train_function", self)
         self._retraces = attempt.state.retracing.of_steps
         resume, self._resume = self._resume, None
@@ -204,15 +198,12 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             if begin < first:
                 continue
             left_out = skips and attempt.leaves_out(begin, end, self.num_batches)
-            if resume is not None:
-                if held:
-                    self._steps_seen = resume[0].data.drawn + self.steps_per_execution
-                resume = None
-                if first:
-                    attempt.restore_in_epoch()
-            elif begin:
+            if resume is None and begin:
                 adapter.on_trained(self._drawn())
-                attempt.between_batches(begin, next_left_out=left_out, certain=certain)
+            elif resume is not None and held:
+                self._steps_seen = resume[0].data.drawn + self.steps_per_execution
+            resume = None
+            attempt.before_batch(begin, left_out=left_out, certain=certain)
             self._begun = begin
             if left_out:
                 self._draw(iterator)
@@ -239,14 +230,9 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
     def __init__(self, attempt: "FitAttempt", data: Any, **arguments: Any) -> None:
         self._attempt = attempt
         super().__init__(**arguments)
-        _shorten(self)
         steps = self.steps_per_epoch
         share = attempt.inputs.share
         share.divide(self.data_adapter, data, "validation_data", steps)
-
-    def reset(self) -> None:
-        super().reset()
-        _shorten(self)
 
     def __next__(self) -> Any:
         item = super().__next__()

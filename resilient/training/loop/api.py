@@ -15,7 +15,6 @@ from resilient.training.loop.misuse import require_batches, wrong_place_error
 from resilient.training.loop.start_from import checked_starts
 from resilient.training.options import Location, LoopOptions, RunOptions
 from resilient.training.shown import shown_with
-from resilient.training.trial import fewer_epochs
 from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class Run(RunContext):
         """
         data, options = self._given(data, batch_size, shuffle, steps_per_epoch)
         require_integer(epochs, "`epochs`")
-        return self._loop(data, options, fewer_epochs(epochs))
+        return self._loop(data, options, self._shortened(epochs))
 
     @ending_at_user_line
     def epochs(self, epochs: int) -> Iterator[int]:
@@ -133,7 +132,7 @@ class Run(RunContext):
             epochs: Epochs of the whole run, counted from its start.
         """
         require_integer(epochs, "`epochs`")
-        return self._epochs(fewer_epochs(epochs))
+        return self._epochs(self._shortened(epochs))
 
     @ending_at_user_line
     def batches(
@@ -158,7 +157,7 @@ class Run(RunContext):
 
     def stop(self) -> None:
         """End the run for good after this batch."""
-        self._plan.standing.stopped = True
+        self._plan.position.stopped = True
 
     def log(self, **values: Any) -> None:
         """Add numbers to ``history``, with the step of this batch.
@@ -169,8 +168,8 @@ class Run(RunContext):
         Raises:
             TypeError: One is not a number.
         """
-        attempt, standing = self._attempt, self._plan.standing
-        step = standing.progress.step if attempt is None else attempt.step
+        attempt, position = self._attempt, self._plan.position
+        step = position.progress.step if attempt is None else attempt.step
         self.history.add(step, values)
         if attempt is not None:
             attempt.logged(values)
@@ -182,7 +181,7 @@ class Run(RunContext):
     @property
     def step(self) -> int:
         """Steps done since the start of the run."""
-        return self._plan.standing.progress.step
+        return self._plan.position.progress.step
 
     @property
     def state(self) -> Any:
@@ -217,6 +216,11 @@ class Run(RunContext):
     def _epochs(self, epochs: int) -> Iterator[int]:
         with ending_at_user_line, self._entered() as attempt:
             yield from attempt.epochs(epochs)
+
+    def _shortened(self, epochs: int) -> int:
+        """As many epochs, or as few as ``resilient prove`` asks for."""
+        trial = self._plan.options.trial
+        return epochs if trial is None else trial.fewer_epochs(epochs)
 
     def _given(
         self,

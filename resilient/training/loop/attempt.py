@@ -13,17 +13,16 @@ from typing import Any
 from resilient.data.inputs import DataInputs
 from resilient.distributed.checks.model import require_same_variables
 from resilient.progress import Progress
-from resilient.saving import record
 from resilient.saving.run_json import LoopRun
 from resilient.storage.checkpoint import Checkpoint
-from resilient.training.attempt import Attempt
+from resilient.training import announce
+from resilient.training.boundaries import Boundaries
 from resilient.training.loop.batches import Batches, BatchOptions
 from resilient.training.loop.misuse import wrong_place_error
-from resilient.training.loop.position import Found, LoopPlan
-from resilient.training.loop.run_state import LoopState
-from resilient.training.position_change import Moved
+from resilient.training.loop.position import LoopPlan
+from resilient.training.loop.state import LoopState
+from resilient.training.resume import Resume
 from resilient.training.session import Session
-from resilient.training.trial import draws_only
 
 
 class LoopAttempt:
@@ -36,27 +35,26 @@ class LoopAttempt:
 
     def __init__(self, plan: LoopPlan, session: Session) -> None:
         self._session, self._saving = session, session.saving
-        self._standing, self._history = plan.standing, plan.history
+        self._position, self._history = plan.position, plan.history
         # The Keras arguments that data sources read.
         self._arguments = {"verbose": int(bool(plan.verbose)), "validation_data": None}
         self._state = LoopState(plan, session.backend, session.part, session.group)
         self._begun = self.in_loop = self._in_batch = self._iterated = False
         self._restored: Progress | None = None
-        self._moved: Moved | None = None
-        self._pending: record.SavedState[LoopRun] | None = None
         self._last_save: Progress | None = None
+        self._pending: Resume[LoopRun] | None = None  # until the first batch
         self._batches: Batches | None = None
-        self._found, self._inputs, self._attempt = self._set_up()
+        self._resume, self._inputs, self._boundaries = self._next_loop()
 
-    def _set_up(self) -> tuple[Found | None, DataInputs, Attempt]:
-        """The objects for one loop: its checkpoint, its data, and their state."""
-        standing = self._standing
+    def _next_loop(self) -> tuple[Resume[LoopRun] | None, DataInputs, Boundaries]:
+        """What one loop has of its own: its checkpoint, its data, its boundaries."""
+        position = self._position
         # At the end of the previous loop, the live state is that of the checkpoint.
-        found = None if standing.ends(standing.done) else standing.found
-        positions = None if found is None else found[1].positions()
-        inputs, self._moved = self._session.inputs(self._arguments, positions), None
+        resume = None if position.ends(position.done) else position.resume
+        positions = None if resume is None else resume.saved.positions()
+        inputs = self._session.inputs(self._arguments, positions)
         args = self._session, self._state, inputs
-        return found, inputs, Attempt(*args, logged=self._last_logs)
+        return resume, inputs, Boundaries(*args, logged=self._last_logs)
 
     # Called by the loop. -----------------------------------------------------
 
@@ -64,39 +62,37 @@ class LoopAttempt:
         self, count: int, data: Any = None, options: BatchOptions | None = None
     ) -> Iterator[int]:
         """The remaining epochs of ``count``, with their data if it is known now."""
-        standing = self._standing
-        if standing.inside:
+        position = self._position
+        if position.inside:
             raise wrong_place_error(
                 "loop", "A loop was left in the middle: leave the `with` block as well."
             )
         self._batches = None
-        self._found, self._inputs, self._attempt = self._set_up()
-        found = None if self._found is None else self._found[1]
+        self._resume, self._inputs, self._boundaries = self._next_loop()
         self.in_loop = True
         try:
             if options is not None and (
-                not standing.is_over(count) or standing.ends(count)
+                not position.is_over(count) or position.ends(count)
             ):
                 self._open(data, options)  # refused before anything is changed
             self.begin()
-            standing.count_by("loop")
-            if options is None and found is not None and self.progress.batch:
-                self._pending = found
-            found = None  # or its tensors would live as long as the loop
-            if standing.is_over(count):
-                self._session.say(f"Nothing left to train at {self.progress}")
+            position.count_by("loop")
+            if options is None and self.progress.batch:
+                self._pending = self._resume
+            if position.is_over(count):
+                self._session.say(announce.nothing_left(self.progress))
             else:
                 self._session.stop_if_asked()
-            while not standing.is_over(count):
-                standing.found = None  # it is in the past from now on
-                standing.inside, self._iterated = True, False
+            while not position.is_over(count):
+                position.resume = None  # it is in the past from now on
+                position.inside, self._iterated = True, False
                 if options is None:
-                    self._state.begin_epoch(again=self._pending is not None)
+                    self._state.begin_epoch(repeated=self._pending is not None)
                 yield self.progress.epoch
                 self._end_epoch(count)
-            if standing.ends(count):
-                standing.found = None
-            standing.done, standing.inside = count, False
+            if position.ends(count):
+                position.resume = None
+            position.done, position.inside = count, False
             self._session.ended(self.progress)
         finally:
             self.in_loop = False
@@ -112,26 +108,25 @@ class LoopAttempt:
             )
         self._iterated = True
         source = self._open(data, options)
-        self._found = None  # free what was restored
         source.begin_epoch(self._session.replay(self._inputs, self.progress))
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            self._state.restore(pending, self._inputs.drawn_ahead)
-        pending = None  # or its tensors would live as long as the epoch
+        if self._pending is not None:
+            self._pending.restore(self._state.parts(self._pending, self._inputs)[1:])
+        self._resume = self._pending = None  # frees what was restored
+        recorder = self._session.recorder
         try:
             while True:
                 try:
                     batch = source.next()
                 except StopIteration:
                     break
-                self._attempt.next_batch_is_there()
+                self._boundaries.next_batch_is_there()
                 batch = self._session.witness.drawn(batch)
                 self._in_batch = True
                 try:
-                    if draws_only():
+                    if recorder is not None and recorder.draws_only:
                         step, epoch, number = self.progress
                         after = Progress(step + 1, epoch, number + 1)
-                        self._session.digests.add_batch(after, batch)
+                        recorder.add_batch(after, batch)
                     else:
                         yield self.progress.step, batch
                 finally:  # a loop may be left midway
@@ -139,9 +134,9 @@ class LoopAttempt:
                     self._count(1)
                 source.trained()
                 more = source.has_more()
-                if more is not False and not self._standing.stopped:
+                if more is not False and not self._position.stopped:
                     self._boundary(source.surely_has_more)
-                if self._standing.stopped:
+                if self._position.stopped:
                     break
         finally:
             source.end_epoch()
@@ -150,8 +145,8 @@ class LoopAttempt:
 
     def advance(self, steps: int) -> None:
         """This many steps were done without ``batches``."""
-        self._standing.count_by("advance")
-        self._found = self._standing.found = None  # free what was restored
+        self._position.count_by("advance")
+        self._resume = self._position.resume = None  # frees what was restored
         self._count(steps)
         self._boundary()
 
@@ -176,7 +171,7 @@ class LoopAttempt:
 
     @property
     def progress(self) -> Progress:
-        return self._standing.progress
+        return self._position.progress
 
     @property
     def step(self) -> int:
@@ -186,21 +181,21 @@ class LoopAttempt:
 
     def begin(self) -> None:
         """Restore the checkpoint, unless this process is already past it."""
-        self._restore(self._found)
+        self._restore(self._resume)
         if self._session.group.count > 1:
             require_same_variables(self._state.leaves(), self._session.group)
 
-    def _restore(self, found: Found | None) -> None:
+    def _restore(self, resume: Resume[LoopRun] | None) -> None:
         began, first, resumed = time.monotonic(), not self._begun, None
-        if found is not None:
-            self._state.require_fits(*found)
-            self._state.restore(found[1], self._inputs.drawn_ahead)
-            here = self._moved or found[0]
-            self._standing.progress = self._restored = here.progress
-            resumed = found[0] if first else None
+        if resume is not None:
+            parts = self._state.parts(resume, self._inputs)[1:]
+            resume.check(parts)
+            resume.restore(parts)
+            self._position.progress = self._restored = resume.progress
+            resumed = resume.checkpoint if first else None
         seconds = time.monotonic() - began
-        self._session.alike = self._state.is_alike()
-        self._attempt.begin(self.progress, resumed, seconds, first=first)
+        self._session.alike = self._position.is_alike
+        self._boundaries.begin(self.progress, resumed, seconds, first=first)
         self._begun = True
 
     def go_back_to(self, step: int | None) -> Checkpoint:
@@ -213,58 +208,56 @@ class LoopAttempt:
         self._session.resume = "must" if step is None else step
         found = self._session.choose()
         assert found is not None
-        self._begun, self._moved = False, None
-        loaded = record.of_kind(found, LoopRun)
-        self._standing.resume(loaded, self._session.options.allow)
-        self._restore(loaded)
-        return found[0]
+        self._begun = False
+        resume = self._position.resume_from(found, self._session.options.allow)
+        self._restore(resume)
+        return resume.checkpoint
 
     def _open(self, data: Any, options: BatchOptions) -> Batches:
         """The batches of the data, the same object in all epochs."""
         if self._batches is not None:
             self._batches.require_same(data, options)
             return self._batches
-        session = self._session
+        session, resume = self._session, self._resume
         args = (data, options, self._inputs, session.parallel, session.strategy)
-        self._batches = Batches(*args)
+        self._batches = Batches(*args, trial=session.options.trial)
         fingerprint = self._batches.fingerprint()
         self._inputs.share.require_same(fingerprint)
-        begun = self._begun
-        self._moved = self._state.know_data(fingerprint, self._found, begun=begun)
-        if self._moved is not None:
-            self._inputs.move(self._moved.position)
-            self._standing.progress = self._moved.progress
-        if self._session.alike and not self._state.is_alike():
-            self._session.alike = False
-            self._session.witness.begin(self.progress.step, compares=False)
+        self._state.data = {f"data {name}": x for name, x in fingerprint.items()}
         self._inputs.begin(self._batches)
-        if self._inputs.settings("x").saved is not None:
-            self._inputs.resume(self.progress.batch)
+        if resume is not None and resume.run.data is not None:
+            position = self._state.parts(resume, self._inputs)[:1]
+            resume.check(position)
+            resume.restore(position)
+            self._position.progress = resume.progress
+        if session.alike and not self._position.is_alike:
+            session.alike = False
+            session.witness.begin(self.progress.step, compares=False)
         return self._batches
 
     def _count(self, steps: int) -> None:
         step, epoch, batch = self.progress
-        self._standing.progress = Progress(step + steps, epoch, batch + steps)
+        self._position.progress = Progress(step + steps, epoch, batch + steps)
 
     def _boundary(self, certain: Callable[[], bool] = lambda: True) -> None:
-        self._attempt.between_batches(self.progress, None, certain=certain)
+        self._boundaries.between_batches(self.progress, None, certain=certain)
 
     def _end_epoch(self, count: int) -> None:
-        logs, self._found = self._last_logs(), None
-        self._attempt.all_trained(self.progress)
-        self._standing.progress = Progress(
+        logs, self._resume = self._last_logs(), None
+        self._boundaries.all_trained(self.progress)
+        self._position.progress = Progress(
             self.progress.step, self.progress.epoch + 1, 0
         )
-        self._attempt.trained(self.progress)
-        if self._standing.is_over(count):
+        self._boundaries.trained(self.progress)
+        if self._position.is_over(count):
             self._finish(logs)
         else:
-            self._attempt.at_epoch_end(self.progress, logs, finished=False)
+            self._boundaries.at_epoch_end(self.progress, logs, finished=False)
 
     def _last_logs(self) -> dict[str, float]:
         """The newest numbers that this epoch logged."""
         return self._history.last(self.progress.step - self.progress.batch)
 
     def _finish(self, logs: dict[str, float]) -> None:
-        self._attempt.at_epoch_end(self.progress, logs, finished=True)
+        self._boundaries.at_epoch_end(self.progress, logs, finished=True)
         self._last_save = self.progress

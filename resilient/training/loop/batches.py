@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import GeneratorType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras.utils import PyDataset, unpack_x_y_sample_weight
 
@@ -23,7 +23,9 @@ from resilient.errors import DataNotResumableError, NotSupportedError
 from resilient.saving import reshard
 from resilient.serialization.position import TrainingPosition
 from resilient.state.rng import kept_random_state
-from resilient.training.trial import fewer_steps
+
+if TYPE_CHECKING:
+    from resilient.training.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Batches:
         inputs: Tracks the positions of the data.
         parallel: How the processes train together.
         strategy: The tf.distribute strategy that distributes batches.
+        trial: What ``resilient prove`` asks for, if it does.
     """
 
     data_adapter: Any
@@ -61,6 +64,8 @@ class Batches:
         inputs: DataInputs,
         parallel: ParallelStrategy,
         strategy: Any,
+        *,
+        trial: "Trial | None" = None,
     ) -> None:
         self.data, self.options = data, options
         self._inputs = inputs
@@ -70,7 +75,9 @@ class Batches:
             # The uninterrupted run created it earlier: leave no trace now.
             adapter: Any = _adapter(data, options, settings)
         self._steps = options.steps_per_epoch
-        self._most = fewer_steps(self._steps, adapter.num_batches)  # of an epoch
+        shortened = None if trial is None else trial.steps
+        # Of an epoch.
+        self._most = min(filter(None, (self._steps, shortened)), default=None)
         self.data_adapter = adapter  # Keras's adapter, with a position
         self._drawn_by_all = parallel.draws_all(data)
         inputs.share.divide(adapter, data, "x", self._steps)

@@ -45,7 +45,7 @@ class RunContext(OnDirectory):
         if self._attempt is not None:
             raise wrong_place_error("with", "Enter it once, and outside its loops.")
         with contextlib.ExitStack() as stack:
-            stack.enter_context(self._living()).begin()
+            stack.enter_context(self._open()).begin()
             self._session = stack.pop_all()
         return self
 
@@ -55,7 +55,7 @@ class RunContext(OnDirectory):
         session, self._session = self._session, None
         assert session is not None
         if error[0] is not None:
-            self._plan.standing.inside = True
+            self._plan.position.inside = True
             session.__exit__(*error)
             return
         with session:
@@ -110,17 +110,17 @@ class RunContext(OnDirectory):
                     "restore", "Call it before the loop or after it."
                 )
             return self._attempt.go_back_to(step)
-        from resilient.training.loop.start import look_at
+        from resilient.training.loop.start import inspect
 
         directory = self._store.directory
         with DirectoryLock(directory) if directory.is_dir() else nullcontext():
-            return look_at(self._plan, step)
+            return inspect(self._plan, step)
 
     @contextlib.contextmanager
     def _entered(self) -> "Iterator[LoopAttempt]":
         """This process's attempt: that of an enclosing ``with``, or a temporary one."""
         if self._attempt is None:
-            with self._living() as attempt:
+            with self._open() as attempt:
                 yield attempt
             return
         if self._attempt.in_loop:
@@ -130,7 +130,7 @@ class RunContext(OnDirectory):
         yield self._attempt
 
     @contextlib.contextmanager
-    def _living(self) -> "Iterator[LoopAttempt]":
+    def _open(self) -> "Iterator[LoopAttempt]":
         from resilient.training.loop.start import open_run
 
         with open_run(self._plan) as attempt:

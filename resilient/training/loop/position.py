@@ -1,21 +1,23 @@
 """What a run of loops was given, and where it is. It outlives a single loop."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from resilient.convert.start import StartFrom
 from resilient.objects.adapters import Objects
 from resilient.progress import Progress
-from resilient.saving.record import SavedState
+from resilient.saving.record import Loaded, of_kind
 from resilient.saving.run_json import Counting, LoopRun
-from resilient.storage.checkpoint import Checkpoint
-from resilient.training.allowed import Changes
 from resilient.training.loop.history import LogHistory
 from resilient.training.loop.misuse import wrong_place_error
 from resilient.training.options import RunOptions
+from resilient.training.resume import Changes, Resume
 
-# A verified checkpoint of a loop, and its contents.
-Found = tuple[Checkpoint, SavedState[LoopRun]]
+HINT = (
+    "Pass the same data, and the same objects under the same names. Build them before "
+    "the loop: call models on a batch, and test_on_batch on models compiled with "
+    'metrics. Or use another checkpoint_dir, or pass resume="never" to start over.'
+)
 
 
 @dataclass
@@ -24,7 +26,7 @@ class LoopPosition:
 
     Attributes:
         progress: Where the loop is.
-        found: The checkpoint to restore when its loop begins.
+        resume: The checkpoint to restore when its loop begins.
         entered: Whether this process has looked for one.
         inside: Whether a loop has begun and not ended by itself.
         done: Epochs of the loops that have ended in this process.
@@ -34,7 +36,7 @@ class LoopPosition:
     """
 
     progress: Progress = field(default=Progress(0, 0, 0))
-    found: Found | None = None
+    resume: Resume[LoopRun] | None = None
     entered: bool = False
     inside: bool = False
     done: int = -1
@@ -42,9 +44,16 @@ class LoopPosition:
     counting: Counting | None = None
     changes: Changes | None = None
 
-    def resume(self, found: Found, allow: frozenset[str]) -> None:
+    def resume_from(self, found: Loaded, allow: Collection[str]) -> Resume[LoopRun]:
         """Continue from a checkpoint, with accepted differences."""
-        self.changes = Changes(allow, found[1].run.allowed, found[0].progress)
+        self.resume = Resume(*of_kind(found, LoopRun), allow=allow, hint=HINT)
+        self.changes = self.resume.changes
+        return self.resume
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether it continues from a checkpoint, and nothing differs from its run."""
+        return self.changes is not None and not self.changes.found
 
     def count_by(self, counting: Counting) -> None:
         """Count steps in this way only: a resume could not follow a mixture.
@@ -77,7 +86,7 @@ class LoopPlan:
         history: What the loop logs.
         verbose: Whether to print what happens.
         starts: Initial weights by model name, for a run that does not resume.
-        standing: Where the run is.
+        position: Where the run is.
     """
 
     options: RunOptions
@@ -85,4 +94,4 @@ class LoopPlan:
     history: LogHistory
     verbose: int
     starts: Mapping[str, StartFrom]
-    standing: LoopPosition = field(default_factory=LoopPosition)
+    position: LoopPosition = field(default_factory=LoopPosition)

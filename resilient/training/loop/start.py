@@ -13,16 +13,12 @@ from resilient.convert.start import start
 from resilient.distributed.group import ALONE
 from resilient.errors import ResilientError
 from resilient.objects.adapters import Objects
-from resilient.saving.record import of_kind
-from resilient.saving.run_json import LoopRun
 from resilient.state import replicas
 from resilient.storage.checkpoint import Checkpoint
-from resilient.training import script_end
 from resilient.training.loop.attempt import LoopAttempt
 from resilient.training.loop.position import LoopPlan, LoopPosition
-from resilient.training.loop.run_state import LoopState
-from resilient.training.opening import open_session
-from resilient.training.session import Session, load
+from resilient.training.loop.state import LoopState
+from resilient.training.session import Session, load, open_session
 
 
 @contextlib.contextmanager
@@ -35,18 +31,20 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
             or saved checkpoints are gone.
         CorruptCheckpointError: There are checkpoints, but none is intact.
     """
-    options, standing = plan.options, plan.standing
-    if standing.entered:  # do not start over what this process trained
+    options, position = plan.options, plan.position
+    if position.entered:  # do not start over what this process trained
         options = copy(options)
         options.resume = "auto"
     strategy = strategy_of(plan.objects)
     with open_session(options, strategy, by_hand=True) as session:
         # No progress bar, as with verbose=2 in Keras.
         session.say.set_verbose(2 if plan.verbose else 0)
-        if not standing.entered or standing.inside:
-            _look(plan, session)
+        if not position.entered or position.inside:
+            _find_checkpoint(plan, session)
         attempt = LoopAttempt(plan, session)
-        script_end.watch(session, plan.objects.leaves)
+        if session.recorder is not None:
+            directory, leaves = options.store.directory, plan.objects.leaves
+            session.recorder.at_exit(directory, session.backend, leaves)
         try:
             yield attempt
         except Exception:
@@ -54,23 +52,22 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
             raise
 
 
-def _look(plan: LoopPlan, session: Session) -> None:
-    """Find the checkpoint to resume from, at the start or after a loop left midway."""
-    standing, found = plan.standing, session.choose()
-    standing.found = None if found is None else of_kind(found, LoopRun)
-    if standing.found is not None:
-        standing.progress, standing.done = standing.found[0].progress, -1
-        standing.resume(standing.found, session.options.allow)
-    elif standing.inside:
+def _find_checkpoint(plan: LoopPlan, session: Session) -> None:
+    """Find what to resume from, at the start or after a loop that stopped midway."""
+    position, found = plan.position, session.choose()
+    if found is not None:
+        resume = position.resume_from(found, session.options.allow)
+        position.progress, position.done = resume.checkpoint.progress, -1
+    elif position.inside:
         raise ResilientError(
             "An earlier loop of this Run stopped midway, before the first checkpoint, "
             "so its objects have changed.",
-            received=f"after {standing.progress}",
+            received=f"after {position.progress}",
             hint="Create the objects and the Run again.",
         )
     else:
         _start_from_others(plan, session)
-    standing.entered, standing.inside = True, False
+    position.entered, position.inside = True, False
 
 
 def _start_from_others(plan: LoopPlan, session: Session) -> None:
@@ -82,16 +79,17 @@ def _start_from_others(plan: LoopPlan, session: Session) -> None:
         session.say(f"{name}: {started}")
 
 
-def look_at(plan: LoopPlan, step: int | None) -> Checkpoint:
+def inspect(plan: LoopPlan, step: int | None) -> Checkpoint:
     """Restore all objects to a checkpoint, outside any loop."""
-    count = replicas.count_under(strategy_of(plan.objects))
-    found = of_kind(load(plan.options, step, count), LoopRun)
-    plan = replace(plan, standing=LoopPosition())
-    plan.standing.resume(found, plan.options.allow)
-    state = LoopState(plan, get_backend(), Part(0, 1, count), ALONE)
-    state.require_fits(*found)
-    state.restore_objects(found[1])
-    return found[0]
+    backend, count = get_backend(), replicas.count_under(strategy_of(plan.objects))
+    plan = replace(plan, position=LoopPosition())
+    found = load(plan.options, step, count)
+    resume = plan.position.resume_from(found, plan.options.allow)
+    state = LoopState(plan, backend, Part(0, 1, count), ALONE)
+    objects = state.objects(resume)
+    resume.check(objects)
+    resume.restore(objects)
+    return resume.checkpoint
 
 
 def strategy_of(objects: Objects) -> Any:

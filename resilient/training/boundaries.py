@@ -1,13 +1,12 @@
-"""One process's attempt at a run, driven by Keras's ``fit`` or by a custom loop.
+"""What happens between two batches and at the end of an epoch, in fits and loops.
 
-It begins from a checkpoint or from scratch, and gets control between batches and at the
-ends of epochs. There it checks the losses of trained batches, takes a snapshot if one
-is due, and stops training if that was requested.
+There the losses of trained batches are checked, a snapshot is taken if one is due, and
+training stops if that was requested.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from resilient.backends.base import HeldTensors
 from resilient.data.inputs import DataInputs
@@ -18,15 +17,19 @@ from resilient.saving.snapshot import Snapshot
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.stores import place
 from resilient.telemetry.events import read_events
+from resilient.training import announce
 from resilient.training.consensus import BoundaryConsensus
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import LossWatch
-from resilient.training.run_state import RunState, no_garbage_collection
 from resilient.training.session import Session
+from resilient.training.state import RunState, no_garbage_collection
+
+if TYPE_CHECKING:
+    from resilient.training.trial import Recorder
 
 
-class Attempt:
-    """Follows a run from where it begins in this process.
+class Boundaries:
+    """The boundaries of a run, from where it begins in this process.
 
     Args:
         session: The processes, the events and the saves.
@@ -49,7 +52,7 @@ class Attempt:
     ) -> None:
         self._session, self._state, self._inputs = session, state, inputs
         self._saving, self._watch = session.saving, session.watch
-        self._digests, self._witness = session.digests, session.witness
+        self._recorder, self._witness = session.recorder, session.witness
         self._monitored = MonitoredMetrics(session.options.keep.monitors)
         self._losses = losses or LossWatch(None, active=False)
         self._consensus = BoundaryConsensus(session.group, self._saving, self._watch)
@@ -90,22 +93,18 @@ class Attempt:
         compares = continues and not session.training and self._is_from_here(progress)
         skips = rollback.read(store.directory)
         count = self._witness.begin(progress.step, skips, compares=compares)
-        if self._digests.start(progress) and resumed is None:
-            self._digest(progress, None, in_epoch=False)
+        recorder = self._recorder
+        if recorder is not None and recorder.begin(progress) and resumed is None:
+            self._digest(recorder, progress, None, in_epoch=False)
         if resumed is None:
             if first and not progress.step:
-                often = session.options.save_policy.words
-                end = "kill it at any time and run it again."
-                session.say(f"Saving to {store} {often}; {end}")
+                session.say(announce.new_run(store, session.options.save_policy.words))
             return
-        line = f"Resumed at {progress} from {place(store, resumed)}"
-        if over:
-            step = f"{progress.step:,}"
-            line = f"Nothing left to train at step {step} of {place(store, resumed)}"
-        elif first and session.last is not None:
-            line += f"\n{session.last.told(progress.step)}. "
-            line += f"Restored in {seconds:.2f} s."
-            if compares and not count:
+        line = announce.nothing_left(progress, place(store, resumed))
+        if not over:
+            last = session.last if first else None
+            line = announce.resumed(store, resumed, progress, last, seconds)
+            if compares and last and not count:
                 line += " No batch to compare."
         session.events.emit("restored", **progress._asdict(), seconds=seconds)
         session.say(line, within_epoch=not first)
@@ -149,8 +148,9 @@ class Attempt:
         self.trained(progress)
         if not save:
             return
-        if self._digests.wanted and self._digests.due(progress):
-            self._digest(progress, logs, in_epoch=True)
+        recorder = self._recorder
+        if recorder is not None and recorder.is_due(progress):
+            self._digest(recorder, progress, logs, in_epoch=True)
         self._watch.stop_unless_time(self._saving.slowest)
         decision = self._consensus.at(progress)
         self._stopping = decision.stop is not None
@@ -196,8 +196,9 @@ class Attempt:
         if self._uncommitted is not None:  # no batch followed
             self._uncommitted.tensors.release()
         self._uncommitted = None
-        if self._digests.wanted and self._digests.due(progress):
-            self._digest(progress, logs, in_epoch=False)
+        recorder = self._recorder
+        if recorder is not None and recorder.is_due(progress):
+            self._digest(recorder, progress, logs, in_epoch=False)
         if not finished:
             self._watch.stop_unless_time(self._saving.slowest)
         decision = self._consensus.at(progress, finished=finished)
@@ -233,8 +234,8 @@ class Attempt:
         in_epoch: bool,
         finished: bool = False,
     ) -> None:
-        if self._digests.wanted:
-            self._digests.wait()  # what resumes from here does not record them again
+        if self._recorder is not None:
+            self._recorder.wait()  # what resumes from here does not record them again
         before = None if self._taken is None else self._taken.tensors
         taken = self._snapshot(progress, logs, before, in_epoch=in_epoch)
         self._witness.check(progress.step)
@@ -250,11 +251,15 @@ class Attempt:
         )
 
     def _digest(
-        self, progress: Progress, logs: Mapping[str, float] | None, *, in_epoch: bool
+        self,
+        recorder: "Recorder",
+        progress: Progress,
+        logs: Mapping[str, float] | None,
+        *,
+        in_epoch: bool,
     ) -> None:
-        spare = self._digests.spare()
-        taken = self._snapshot(progress, logs, spare, in_epoch=in_epoch)
-        self._digests.add(taken)
+        taken = self._snapshot(progress, logs, recorder.spare(), in_epoch=in_epoch)
+        recorder.add(taken)
 
     @no_garbage_collection()
     def _snapshot(

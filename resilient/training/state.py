@@ -1,12 +1,12 @@
 """The state of a run, as far as ``fit`` and custom loops share it.
 
-The attempt decides when to save and tracks the data. What a resume will not reproduce
-bit for bit is warned of, once each.
+What a resume will not reproduce bit for bit is warned of, once each.
 """
 
 import contextlib
 import gc
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from resilient.serialization.json_values import encode
 from resilient.serialization.position import Positions
 from resilient.serialization.schema import to_json
 from resilient.state import rng, variables
+from resilient.witness import samples
 
 
 @contextlib.contextmanager
@@ -97,8 +98,8 @@ class InexactWarnings:
         )
 
 
-class RunState:
-    """The state of a run, taken between two batches.
+class RunState(ABC):
+    """The state of a run: captured between two batches, and restored.
 
     Args:
         backend: The backend's adapter.
@@ -106,28 +107,56 @@ class RunState:
     """
 
     def __init__(self, backend: Backend, part: Part) -> None:
-        self._backend, self._part = backend, part
+        self.backend, self._part = backend, part
         self._leaves: list[variables.Leaf] = []  # as saved, or restored
         self._warnings = InexactWarnings()
 
+    @abstractmethod
+    def leaves(self) -> list[variables.Leaf]:
+        """Every variable."""
+
+    @abstractmethod
+    def tensors(self, live: list[variables.Leaf]) -> dict[str, Any]:
+        """The current values of variables in this process, by name."""
+
+    @abstractmethod
+    def record(
+        self,
+        live: list[variables.Leaf],
+        arrays: dict[str, Any],
+        progress: Progress,
+        logs: Mapping[str, float] | None,
+        random: JSON,
+    ) -> RunJson:
+        """Everything that is neither a variable nor a position.
+
+        Args:
+            live: What ``leaves`` returned.
+            arrays: Receives the larger arrays.
+            progress: Where training is.
+            logs: Those of the last epoch that ended.
+            random: The random state of this moment.
+        """
+
     def after_step(self) -> bool:
-        """A training step was done; whether to tell of the next one, too."""
+        """A training step was done; returns whether to call this after the next one."""
         return False
 
     def leaves_after(self, step: int) -> list[Any]:
         """A few tensors of the state to digest after a step: others each time."""
-        raise NotImplementedError
+        self._leaves = self._leaves or self.leaves()
+        return list(self.tensors(samples.chosen(self._leaves, step)).values())
 
     def take(
         self,
         progress: Progress,
         positions: Positions,
-        random: Any,
+        random: JSON,
         *,
         logs: Mapping[str, float] | None,
         reuse: HeldTensors | None,
     ) -> Snapshot:
-        """Take a snapshot of everything.
+        """Copy the current bytes of everything.
 
         Args:
             progress: Where training is.
@@ -136,54 +165,32 @@ class RunState:
             logs: Those of the last epoch that ended.
             reuse: An earlier snapshot, whose memory may be overwritten.
         """
-        raise NotImplementedError
-
-    def _snapshot(
-        self,
-        run: RunJson,
-        positions: Positions,
-        live: Sequence[variables.Leaf],
-        tensors: Mapping[str, Any],
-        arrays: dict[str, Any],
-        *,
-        progress: Progress,
-        reuse: HeldTensors | None,
-    ) -> Snapshot:
-        """Copy the current bytes of everything.
-
-        Args:
-            run: The record, to which the names of tensors are added.
-            positions: Where the data is.
-            live: The variables.
-            tensors: Their current values in this process, by name.
-            arrays: This process's arrays that are not variables, by name.
-            progress: As in ``take``.
-            reuse: Likewise.
-        """
+        arrays: dict[str, Any] = {}
+        live = self._leaves = self.leaves()
+        run = self.record(live, arrays, progress, logs, random)
         position = encode(to_json(positions), arrays, "data")
-        own = set(arrays)
-        own |= {leaf.name + added for leaf in live for added in leaf.copies if added}
-        if self._part.index and not self._backend.spreads:
-            tensors = {name: t for name, t in tensors.items() if name in own}
-        every = {**tensors, **arrays}
+        own = {*arrays, *(x.name + added for x in live for added in x.copies if added)}
+        every = self.tensors(live)
+        if self._part.index and not self.backend.spreads:
+            every = {name: value for name, value in every.items() if name in own}
         run = replace(
             run,
             variables=[leaf.to_json() for leaf in live],
             replicas=self._part.replicas,
             arrays=sorted(arrays),
         )
-        taken = self._backend.snapshot(every, reuse=reuse)
+        taken = self.backend.snapshot(every | arrays, reuse=reuse)
         part = replace(self._part, own=frozenset(own))
         return Snapshot(run, position, taken, progress, part)
 
-    def _restore_random(self, saved: Any, drawn_ahead: set[str | int]) -> None:
-        """Set the random state, after everything else, since restoring may draw.
+    def restore_random(self, saved: JSON, drawn_ahead: set[str | int]) -> None:
+        """Set the random state.
 
         Args:
             saved: The random state.
             drawn_ahead: Generators that prefetching data draws from; they stay where
-                the data left them.
+                the data put them.
         """
-        left = rng.drawn_from(saved, rng.capture(self._backend)) & drawn_ahead
-        self._warnings.drawn_ahead(sorted(left))
-        rng.restore(self._backend, saved, leave=left)
+        kept = rng.drawn_from(saved, rng.capture(self.backend)) & drawn_ahead
+        self._warnings.drawn_ahead(sorted(kept))
+        rng.restore(self.backend, saved, leave=kept)

@@ -1,0 +1,348 @@
+"""The state of a fit: captured between two batches, compared, and restored.
+
+A checkpoint is compared twice, before any callback is called and once everything is
+built, since a model may have no variables before Keras builds it. Of what differs, the
+script's value wins; except for the learning rate, where the checkpoint's wins, as part
+of the optimizer's state.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+
+from resilient.backends.base import Backend, Part
+from resilient.data.inputs import DataInputs
+from resilient.distributed.strategies.base import ParallelStrategy
+from resilient.errors import CheckpointMismatchError
+from resilient.objects.adapters import gradients
+from resilient.objects.callbacks.capture import CallbackStates
+from resilient.objects.training_setup import TrainingSetup, is_eager
+from resilient.objects.tree import paths
+from resilient.progress import Progress
+from resilient.saving.run_json import FitRun
+from resilient.serialization import JSON
+from resilient.serialization.json_values import decode, encode
+from resilient.serialization.schema import taking
+from resilient.serialization.state_dict import StatefulObjects
+from resilient.state import comparison, fingerprint, layouts, retracing, variables
+from resilient.state.build import ensure_built, has_keras_step, is_built, try_a_step
+from resilient.state.difference import SETTINGS, Difference, differences
+from resilient.state.rng_ops import stateful_random_operations
+from resilient.training.divergence.loss_watch import LossWatch
+from resilient.training.resume import IN_TRAINING, Restorable, Resume
+from resilient.training.state import RunState, no_garbage_collection
+
+logger = logging.getLogger(__name__)
+
+HINT = (
+    "Undo the change in the script, use another checkpoint_dir (each phase of training "
+    'needs its own; `resilient.enabled` gives it one), or pass resume="never" to start '
+    "from scratch."
+)
+_KEEP_IN = "a keras.Variable, in a callback or in `stateful`"
+
+# In ``allow``: groups of variables that may start fresh.
+_FRESH = ("optimizer", "metrics")
+_LATER = (SETTINGS, "metrics")  # accepted once everything is built
+
+
+class FitState(RunState):
+    """The state of one fit.
+
+    Args:
+        model: The compiled model.
+        backend: Its backend's adapter.
+        part: Which part of a checkpoint this process writes.
+        callbacks: Those of this fit.
+        stateful: The user's own objects, by name.
+        facts: The identity of the run.
+        setup: What the model trains with.
+        losses: Watches the loss of each batch.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        backend: Backend,
+        part: Part,
+        *,
+        callbacks: CallbackStates,
+        stateful: StatefulObjects,
+        facts: fingerprint.RunFingerprint,
+        setup: TrainingSetup,
+        losses: LossWatch,
+    ) -> None:
+        super().__init__(backend, part)
+        self.callbacks, self.setup = callbacks, setup
+        self._model, self._stateful = model, stateful
+        self._facts, self._losses = facts, losses
+        self._built, self._later = is_built(model), list[Difference]()
+        self._eager = is_eager(model)
+        self.retracing = retracing.of(model, backend)
+        self._allowed: list[JSON] = []
+        # What the model trained with at the restore, until the first epoch begins.
+        self._restored_into: JSON | None = None
+        self._begun = self._traced = False  # `_traced`: the first step
+
+    # Captured between two batches. -------------------------------------------------
+
+    @no_garbage_collection()
+    def begin_epoch(self) -> None:
+        """An epoch begins, and every callback has seen ``on_epoch_begin``.
+
+        Raises:
+            CheckpointMismatchError: A callback has changed the model since the restore.
+                The step would be traced with that change; originally it was not.
+        """
+        self.setup.begin()
+        if not self._begun:
+            self.callbacks.begin_steps()
+        before, self._restored_into, self._begun = self._restored_into, None, True
+        if before is not None and not self._eager and before != self.setup.now():
+            raise _changed_before_a_step(before, self.setup.now())
+
+    def after_step(self) -> bool:
+        self.setup.built()
+        if not self._traced:
+            self._traced = True
+            self.callbacks.settle()
+            self._warnings.operations(stateful_random_operations(self._model))
+        return not self.setup.settled
+
+    def undo_attributes(self) -> None:
+        """Undo what training did to attributes, before another attempt."""
+        if self._eager:
+            self.callbacks.undo()
+
+    def leaves(self) -> list[variables.Leaf]:
+        return variables.leaves(self._model)
+
+    def tensors(self, live: list[variables.Leaf]) -> dict[str, Any]:
+        return variables.live_tensors(self._model, live)
+
+    def record(
+        self,
+        live: list[variables.Leaf],
+        arrays: dict[str, Any],
+        progress: Progress,
+        logs: Mapping[str, float] | None,
+        random: JSON,
+    ) -> FitRun:
+        callbacks, attributes = self.callbacks.capture(arrays)
+        stateful = self._stateful.capture(arrays)
+        setup = self.setup.to_json(but=paths(attributes))
+        baked = self.callbacks.tree.baked
+        self._warnings.callbacks(_others(self.callbacks.uncaptured(), setup))
+        self._warnings.attributes(_others(baked, setup), _KEEP_IN)
+        self._warnings.changed(
+            "",
+            setup,
+            do_it="between two fits, each with its own checkpoint_dir, or before the "
+            "first batch of every attempt",
+        )
+        # Keras's own step clears gradients first.
+        of_keras = has_keras_step(self._model)
+        return FitRun(
+            stop_training=bool(self._model.stop_training),
+            epoch_logs=encode(logs, {}, "logs"),
+            random=random,
+            callbacks=callbacks,
+            stateful=stateful,
+            fingerprint=self._facts.current(),
+            learning_rates=encode(self._facts.rates, {}, "rates"),
+            losses=self._losses.state(),
+            setup=setup,
+            attributes=attributes,
+            gradients={} if of_keras else gradients.capture(live, arrays),
+            traces=self.retracing.now(),
+            allowed=list(self._allowed),
+        )
+
+    # Compared and restored. ----------------------------------------------------------
+
+    def parts(self, resume: Resume[FitRun], inputs: DataInputs) -> list[Restorable]:
+        """What is compared and restored, in this order."""
+
+        def restore_random() -> None:
+            self.restore_random(resume.run.random, inputs.drawn_ahead)
+
+        of_run, of_weights = self._run_differences, self._weight_differences
+        return [
+            Restorable(partial(of_run, resume), partial(resume.move, inputs)),
+            Restorable(
+                partial(of_weights, resume), partial(self._restore_variables, resume)
+            ),
+            Restorable(list, partial(self._restore_objects, resume)),
+            Restorable(list, restore_random),
+        ]
+
+    def _run_differences(self, resume: Resume[FitRun]) -> list[Difference]:
+        """How the runs differ, with their data and objects, as far as that is known."""
+        run = resume.run
+        found = self._compared(resume)
+        facts = run.fingerprint["identity"], self._facts.current()["identity"]
+        found += _all("callbacks", self.callbacks.differences(run.callbacks))
+        found += _all("run", self._stateful.differences(run.stateful))
+        found += _all(IN_TRAINING, run.setup.get("changed", {}).values())
+        gone = sorted(self.callbacks.gone(run.callbacks))
+        self._later += _all(
+            SETTINGS, [f"{x} was removed; it had no state" for x in gone]
+        )
+        resume.require_allowed(found)
+        resume.find_place(found, *facts)
+        new = any(each.of == "optimizer" for each in found)
+        rate = [] if new else self._rate_differences(resume)
+        # If it is not allowed, the checkpoint's wins.
+        return found + ([] if resume.changes.refused(rate) else rate)
+
+    def _compared(self, resume: Resume[FitRun]) -> list[Difference]:
+        """How the runs differ, but for what ``build`` accepts."""
+        built, saved = is_built(self._model), resume.run.fingerprint
+        fits = not built or not self._weight_differences(resume)
+        found = comparison.compare(saved, self._facts.current(), built=built, fits=fits)
+        self._later += [each for each in found if each.of in _LATER]
+        return [each for each in found if each.of not in _LATER]
+
+    def _weight_differences(self, resume: Resume[FitRun]) -> list[Difference]:
+        if not is_built(self._model):
+            return []
+        mine = resume.cast_to(self.leaves())
+        return _all("run", layouts.weight_differences(resume.run.variables, mine))
+
+    def build(
+        self, resume: Resume[FitRun], iterator: Any, parallel: ParallelStrategy
+    ) -> None:
+        """Create the variables of the model, its optimizer and its metrics.
+
+        Raises:
+            CheckpointMismatchError: They are not those of the checkpoint.
+        """
+        run, changes = resume.run, resume.changes
+        ensure_built(self._model, iterator, run.variables, self.backend)
+        self.callbacks.learn()
+        if resume.progress.step and self.callbacks.tree.lacks(run.attributes):
+            try_a_step(self._model, iterator, self.backend)
+            self.callbacks.learn()
+        live = resume.cast_to(self.leaves())
+        self.setup.built()
+        found = [] if self._built else self._compared(resume)
+        resume.require_allowed(found)
+        for group in (*variables.GROUPS, "extra"):
+            if group not in changes.found:
+                lines = layouts.differences(run.variables, live, groups=[group])
+                found += _all(group if group in _FRESH else "run", lines)
+        if any(each.of == "optimizer" for each in found):
+            inside = [x.line for x in self._later if x.line.startswith("optimizer.")]
+            found += _all("optimizer", inside)
+        if "metrics" not in {*changes.found, *(each.of for each in found)}:
+            found += [each for each in self._later if each.of == "metrics"]
+        resume.require_allowed(found)
+        changes.accept(found + [each for each in self._later if each.of == SETTINGS])
+        if "optimizer" not in changes.found and changes.refused(
+            self._rate_differences(resume)
+        ):
+            for name, (was, now) in self.other_rates(resume).items():
+                logger.warning(
+                    "The script's %s changed from %g to %g. The checkpoint's current "
+                    "rate is used: it is part of the optimizer's state. "
+                    'Pass allow={"learning_rate"} to use the script\'s.',
+                    *(name, was, now),
+                )
+        self._allowed = changes.every
+        if resume.progress.step:  # at step 0, the uninterrupted run was fresh, too
+            parallel.warm_up(self._model, iterator, self.backend)
+
+    def restore_callbacks(self, resume: Resume[FitRun], *, last: bool = True) -> None:
+        """Restore the state of callbacks; ``last``: for the last time."""
+        run, tensors = resume.run, resume.saved.tensors
+        self.callbacks.restore(run.callbacks, tensors, run.attributes, last=last)
+
+    @no_garbage_collection()
+    def _restore_variables(self, resume: Resume[FitRun]) -> None:
+        """Set all variables, except those that start fresh.
+
+        Raises:
+            CheckpointMismatchError: The model changed since it was compared.
+        """
+        run, tensors, changes = resume.run, resume.saved.tensors, resume.changes
+        but = set(paths(run.attributes)) if self._eager else set()
+        lines = self.setup.differences(run.setup, but)
+        resume.require_allowed(_all(IN_TRAINING, lines), "Nothing in the model")
+        # A run at its start has traced nothing yet.
+        traced = resume.progress.step and not self._begun
+        self._restored_into = self.setup.now() if traced else None
+        new = tuple(f"{group}." for group in _FRESH if group in changes.found)
+        every = resume.cast_to(self.leaves())
+        live = [leaf for leaf in every if not leaf.name.startswith(new)]
+        if "learning_rate" in changes.found:
+            found = fingerprint.learning_rates(self._model.optimizer)
+            rates = {id(rate): self._facts.rates[n] for n, (rate, _) in found.items()}
+            for old, leaf in variables.matched(run.variables, live):
+                if id(leaf.target) in rates:
+                    names = (old["name"] + suffix for suffix in leaf.copies)
+                    rate = np.asarray(rates[id(leaf.target)], leaf.dtype)
+                    tensors = {**tensors, **dict.fromkeys(names, rate)}
+        variables.assign(self.backend, run.variables, live, tensors)
+
+    def _restore_objects(self, resume: Resume[FitRun]) -> None:
+        run, tensors = resume.run, resume.saved.tensors
+        self.callbacks.learn()
+        self.restore_callbacks(resume)
+        self._stateful.restore(run.stateful, tensors)
+        self._leaves = self.leaves()
+        with taking("the gradients"):
+            gradients.restore(run.gradients, self._leaves, tensors)
+        self._model.stop_training = run.stop_training
+        self._losses.restore(run.losses)
+
+    def _rate_differences(self, resume: Resume[FitRun]) -> list[Difference]:
+        rates = self.other_rates(resume)
+        line = "{}: {:g} in the script that saved, {:g} now"
+        return _all(
+            "learning_rate", [line.format(n, *pair) for n, pair in rates.items()]
+        )
+
+    def other_rates(self, resume: Resume[FitRun]) -> dict[str, tuple[float, float]]:
+        """The learning rates of the script that saved and of this one, if not equal."""
+        saved, live = decode(resume.run.learning_rates, {}), self._facts.rates
+        return {
+            name: (saved[name], live[name])
+            for name in live
+            if name in saved and repr(saved[name]) != repr(live[name])
+        }
+
+
+def _all(of: str, lines: Iterable[str]) -> list[Difference]:
+    return [Difference(of, line) for line in lines]
+
+
+def _others(names: Iterable[str], setup: JSON) -> list[str]:
+    """Names of attributes of which the training setup says nothing."""
+    said = setup.get("changed", {})
+    return [
+        name
+        for name in names
+        if name not in said and name.rpartition(" (")[0] not in said
+    ]
+
+
+def _changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:
+    """The error if a resumed step would be traced with a change made just now.
+
+    Args:
+        before: What the model trained with when the checkpoint was restored.
+        now: The same before the first batch.
+    """
+    found = differences(before, now)
+    return CheckpointMismatchError(
+        "A callback changed the model in on_epoch_begin of the resumed epoch. The "
+        "training step would be traced with that change; the interrupted run traced "
+        "it without.",
+        received="\n  " + "\n  ".join(found),
+        hint="Change it in on_train_begin, in every attempt; or between two fits, "
+        "each with its own checkpoint_dir.",
+    )

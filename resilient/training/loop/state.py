@@ -1,0 +1,239 @@
+"""The state of a loop: captured between two batches, and restored."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from resilient import keras_internals
+from resilient.backends import determinism
+from resilient.backends.base import Backend, Part
+from resilient.data.inputs import DataInputs
+from resilient.distributed.checks.model import require_same_values
+from resilient.distributed.group import Group
+from resilient.errors import NotSupportedError
+from resilient.objects.changes import changes as find_changes
+from resilient.objects.tree import Scope, Tree
+from resilient.progress import Progress
+from resilient.saving.record import SavedState
+from resilient.saving.run_json import LoopRun
+from resilient.saving.snapshot import Snapshot
+from resilient.serialization import JSON
+from resilient.serialization.json_values import decode, encode
+from resilient.state import comparison, fingerprint, rng, rng_ops, variables
+from resilient.state.difference import Difference
+from resilient.training.loop.position import LoopPlan
+from resilient.training.resume import Restorable, Resume
+from resilient.training.state import RunState
+
+_VERSIONS = ("keras: ", "python: ")  # which the run says, not each of its models
+
+
+class LoopState(RunState):
+    """The state of a loop.
+
+    Args:
+        plan: The run.
+        backend: The backend's adapter.
+        part: Which part of a checkpoint this process writes.
+        group: The processes that train.
+
+    Attributes:
+        data: Facts about the data; None if the loop draws it itself.
+    """
+
+    def __init__(
+        self, plan: LoopPlan, backend: Backend, part: Part, group: Group
+    ) -> None:
+        super().__init__(backend, part)
+        self._objects, self._history = plan.objects, plan.history
+        self._position, self._group = plan.position, group
+        # On PyTorch, only the loop itself keeps processes in step.
+        self._alike = group.count == 1 or keras_internals.BACKEND != "torch"
+        self.data: JSON | None = None
+        self._epoch_random: Any = None
+        self._functions: set[str] = set()  # TensorFlow functions already inspected
+        scope = Scope(own=lambda: variables.ids(self.leaves()), traced=True)
+        self._attributes = Tree({}, dict(self._objects.parts()), scope)
+        self._metrics = self._objects.metrics()
+        self._setups = self._objects.setups()
+        for setup in self._setups.values():
+            setup.begin()
+        self._objects.fingerprints()  # of built objects, before the loop changes them
+        kinds = self._objects.kinds
+        self._facts = {
+            "identity": {"backend": keras_internals.BACKEND, "objects": kinds},
+            "settings": fingerprint.environment(backend),
+            "determinism": determinism.in_effect(),
+        }
+
+    # Captured between two batches. -------------------------------------------------
+
+    def begin_epoch(self, *, repeated: bool) -> None:
+        """User code at the start of an epoch is about to run.
+
+        Args:
+            repeated: It ran before the checkpoint too, and must draw the same numbers.
+        """
+        if not repeated:
+            self._epoch_random = rng.capture(self.backend)
+        elif self._epoch_random is not None:
+            rng.restore(self.backend, self._epoch_random)
+
+    def leaves(self) -> list[variables.Leaf]:
+        return self._objects.leaves()
+
+    def tensors(self, live: list[variables.Leaf]) -> dict[str, Any]:
+        return variables.tensors(live)
+
+    def after_step(self) -> bool:
+        self._objects.fingerprints()  # before the loop changes newly built objects
+        self._require_metrics()  # at once: a mistake is still cheap now
+        return False
+
+    def leaves_after(self, step: int) -> list[Any]:
+        if self._objects.tree is not None:  # steps replace its leaves
+            self._leaves = []
+        return super().leaves_after(step)
+
+    def _require_metrics(self) -> None:
+        """Raise if a resume would lack metrics, which only the loop can create."""
+        late = [m for i, m in self._objects.metrics().items() if i not in self._metrics]
+        if not late:
+            return
+        raise NotSupportedError(
+            "Metrics were created after the loop began, so a resume could not "
+            "restore them.",
+            received=", ".join(late),
+            hint="Create them before the loop, in every attempt: for a compiled model "
+            "with model.test_on_batch(x, y) and model.reset_metrics(), for a metric "
+            "with one update_state and reset_state.",
+        )
+
+    def record(
+        self,
+        live: list[variables.Leaf],
+        arrays: dict[str, Any],
+        progress: Progress,
+        logs: Mapping[str, float] | None,
+        random: JSON,
+    ) -> LoopRun:
+        self._require_metrics()
+        operations = rng_ops.operations_of_new_functions(self._functions)
+        self._warnings.operations(operations)
+        find_changes(self._attributes, {})
+        attributes = list(self._attributes.baked)
+        keep_in = "a variable, or in an object with state_dict"
+        self._warnings.attributes(attributes, keep_in)
+        changes = self._position.changes
+        return LoopRun(
+            stopped=self._position.stopped,
+            counting=self._position.counting,
+            random=random,
+            objects=self._objects.capture(live, arrays),
+            history=encode(self._history.capture(), arrays, "history"),
+            fingerprint=self._facts,
+            data=self.data,
+            setups=self._changed_setups(attributes),
+            models=self._objects.fingerprints(),
+            allowed=list(changes.every) if changes else [],
+            epoch_random=self._epoch_random if progress.batch else None,
+        )
+
+    def take(self, *args: Any, **kwargs: Any) -> Snapshot:
+        taken = super().take(*args, **kwargs)
+        if not self._alike:
+            shared = {x.name for x in self._leaves if "" in x.copies}
+            found = taken.tensors.arrays
+            require_same_values(
+                {n: a for n, a in found.items() if n in shared}, self._group
+            )
+            self._alike = True
+        return taken
+
+    def _changed_setups(self, attributes: Sequence[str]) -> dict[str, Any]:
+        """What each compiled model trains with; ``attributes`` are known to change."""
+        found = {}
+        for name, setup in self._setups.items():
+            setup.built()
+            here = [a.removeprefix(f"{name}: ") for a in attributes]
+            found[name] = setup.to_json(but=here)
+            do_it = "before the loop begins, each time"
+            self._warnings.changed(f"{name}: ", found[name], do_it=do_it)
+        return found
+
+    # Compared and restored. ----------------------------------------------------------
+
+    def parts(self, resume: Resume[LoopRun], inputs: DataInputs) -> list[Restorable]:
+        """What is compared and restored, in this order."""
+
+        def restore_random() -> None:
+            self.restore_random(resume.run.random, inputs.drawn_ahead)
+
+        of_data = partial(self._data_differences, resume)
+        return [
+            Restorable(of_data, partial(resume.move, inputs)),
+            *self.objects(resume),
+            Restorable(list, restore_random),
+        ]
+
+    def objects(self, resume: Resume[LoopRun]) -> list[Restorable]:
+        """The variables, and the other state of objects."""
+
+        def restore_variables() -> None:
+            mine, fresh = self._cast(resume), resume.changes.fresh
+            self._objects.restore_variables(self.backend, mine, fresh)
+
+        return [
+            Restorable(partial(self._differences, resume), restore_variables),
+            Restorable(list, partial(self._restore_objects, resume)),
+        ]
+
+    def _data_differences(self, resume: Resume[LoopRun]) -> list[Difference]:
+        before, now = resume.run.data, self.data
+        if before is None or now is None:
+            return []
+        found = comparison.data_differences(before, now)
+        resume.require_allowed(found)
+        resume.find_place(found, before, now)
+        return found
+
+    def _differences(self, resume: Resume[LoopRun]) -> list[Difference]:
+        """How the objects differ; creates missing variables."""
+        run = resume.run
+        found = comparison.compare(run.fingerprint, self._facts)
+        kinds = run.fingerprint["identity"].get("objects", {})
+        found += self._objects.kind_differences(kinds)
+        for name, setup in run.setups.items():
+            lines = setup.get("changed", {}).values()
+            found += [Difference("run", f"{name}: {line}") for line in lines]
+        if not resume.changes.refused(found):
+            with rng.kept_random_state(self.backend):
+                self._objects.build(self._cast(resume))
+            other = self._objects.differences(self._cast(resume))
+            fits = all(each.of != "run" for each in other)
+            found += self._other_functions(run, fits=fits) + other
+        return found
+
+    def _cast(self, resume: Resume[LoopRun]) -> SavedState[LoopRun]:
+        """The saved state, for the variables that there are by now."""
+        resume.cast_to(self.leaves())
+        return resume.saved
+
+    def _other_functions(self, run: LoopRun, *, fits: bool) -> list[Difference]:
+        """How models differ; ``fits``: although the weights fit."""
+        return [
+            Difference(each.of, f"{name}: {each.line}", f"{each.of}.{name}")
+            for name, live in self._objects.fingerprints().items()
+            if name in run.models
+            for each in comparison.compare(run.models[name], live, fits=fits)
+            if not each.line.startswith(_VERSIONS)
+        ]
+
+    def _restore_objects(self, resume: Resume[LoopRun]) -> None:
+        saved, run = self._cast(resume), resume.run
+        self._objects.restore(saved, resume.changes.fresh)
+        self._history.restore(decode(run.history, saved.tensors))
+        self._leaves = self.leaves()
+        self._position.stopped = run.stopped
+        self._position.counting = run.counting
+        self._epoch_random = run.epoch_random

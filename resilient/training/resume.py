@@ -1,0 +1,207 @@
+"""A checkpoint on its way into a training: compared, and then restored.
+
+Both are done part by part, in one order that ``fit`` and ``Run`` share: the data, the
+variables, the objects, and at last the random state, since restoring may draw. Nothing
+is restored before everything was compared. Differences that rule out an exact resume
+raise one error that lists them all; those that ``allow`` accepts warn, and so do
+settings, which may be meant.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from resilient.data.inputs import DataInputs
+from resilient.errors import CheckpointMismatchError, warn_not_exact
+from resilient.progress import Progress
+from resilient.saving.record import SavedState
+from resilient.saving.run_json import RunJson
+from resilient.serialization import JSON
+from resilient.state import variables
+from resilient.state.difference import SETTINGS, Difference
+from resilient.storage.checkpoint import Checkpoint
+from resilient.training.allowed import WINS, allowing
+from resilient.training.position_change import Moved, moved
+
+R = TypeVar("R", bound=RunJson)
+
+# In ``Difference.of``: what concerns the data, and what changed while it trained.
+OF_DATA = ("data", "batch_size")
+IN_TRAINING = "training"
+_MOST = 1000  # changes that a checkpoint records
+
+
+class Changes:
+    """The differences that a run accepts.
+
+    Args:
+        allow: The names that are allowed.
+        before: What earlier attempts accepted.
+        step: Where this attempt continues.
+
+    Attributes:
+        found: The names of the differences.
+        fresh: The groups of variables that therefore start fresh.
+        every: All changes of the run so far, as checkpoints record them.
+    """
+
+    def __init__(
+        self, allow: Collection[str], before: Sequence[JSON], step: int
+    ) -> None:
+        self._fine, self._step = {*allow, SETTINGS}, step
+        self.found: set[str] = set()
+        self.fresh: set[str] = set()
+        self.every = list(before)
+
+    def refused(self, differences: Sequence[Difference]) -> list[Difference]:
+        """The differences that are not allowed."""
+        return [each for each in differences if each.of not in self._fine]
+
+    def accept(self, differences: Sequence[Difference]) -> None:
+        """Accept these, and warn about each once."""
+        settings = [each.line for each in differences if each.of == SETTINGS]
+        differences = [each for each in differences if each.of != SETTINGS]
+        self.fresh |= {each.group for each in differences if each.group}
+        known = {each["line"] for each in self.every if each["step"] == self._step}
+        new = [each for each in differences if each.line[:1000] not in known]
+        self.found |= {each.of for each in new}
+        if settings:
+            self.found.add(SETTINGS)
+            warn_not_exact(
+                "these settings changed since the checkpoint; training continues with "
+                "those of this script",
+                settings,
+            )
+        if new:
+            self.every += [
+                {"step": self._step, "of": each.of, "line": each.line[:1000]}
+                for each in new
+            ]
+            del self.every[:-_MOST]
+            warn_not_exact(
+                f"the run continues from step {self._step:,} with changes that `allow` "
+                "accepts",
+                [f"{each.line} ({WINS[each.of]})" for each in new],
+            )
+
+
+@dataclass(frozen=True)
+class Restorable:
+    """A part of what a checkpoint holds.
+
+    Attributes:
+        differences: How it differs from this training's; changes nothing.
+        restore: Sets it.
+    """
+
+    differences: Callable[[], list[Difference]]
+    restore: Callable[[], None]
+
+
+class Resume(Generic[R]):
+    """What a training resumes from.
+
+    Args:
+        checkpoint: The checkpoint, verified.
+        saved: What is in it.
+        allow: What may differ.
+        hint: What to do where something else differs.
+
+    Attributes:
+        changes: Differences that this run accepts.
+        moved: Where it continues, if in different data.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        saved: SavedState[R],
+        *,
+        allow: Collection[str],
+        hint: str,
+    ) -> None:
+        self.checkpoint, self.saved, self._hint = checkpoint, saved, hint
+        self.changes = Changes(allow, saved.run.allowed, checkpoint.step)
+        self.moved: Moved | None = None
+
+    @property
+    def run(self) -> R:
+        """Everything in the checkpoint that is neither a position nor a tensor."""
+        return self.saved.run
+
+    @property
+    def progress(self) -> Progress:
+        """Where this run continues, counted in its own batches."""
+        return self.moved.progress if self.moved else self.checkpoint.progress
+
+    def cast_to(self, live: list[variables.Leaf]) -> list[variables.Leaf]:
+        """These variables, to whose dtypes the saved values are cast from now on."""
+        self.saved = self.saved.taken_by(live)
+        return live
+
+    def check(self, parts: Sequence[Restorable]) -> None:
+        """Compare all parts.
+
+        Raises:
+            CheckpointMismatchError: Something differs that is not allowed.
+        """
+        found: list[Difference] = []
+        for part in parts:
+            found += part.differences()
+            self.require_allowed(found)  # or the next would say the same, less clearly
+        self.changes.accept(found)
+
+    def restore(self, parts: Sequence[Restorable]) -> None:
+        """Set all parts, which were compared."""
+        for part in parts:
+            part.restore()
+
+    def require_allowed(
+        self, found: Sequence[Difference], untouched: str = "Nothing"
+    ) -> None:
+        """Raise if anything differs that is not allowed.
+
+        Args:
+            found: The differences.
+            untouched: What has not been changed.
+
+        Raises:
+            CheckpointMismatchError: Something does.
+        """
+        refused = self.changes.refused(found)
+        if not refused:
+            return
+        hint = allowing(refused)
+        if any(each.of == IN_TRAINING for each in refused):
+            hint = (
+                " If a callback replaced the optimizer, loss or a metric, or froze "
+                "layers: do so between two fits, or before the first batch of every "
+                "attempt."
+            )
+        raise CheckpointMismatchError(
+            f"{self.checkpoint.path} belongs to a different run and cannot be resumed "
+            f"exactly. {untouched} was changed.",
+            received="\n  " + "\n  ".join(each.line for each in refused),
+            hint=self._hint + hint,
+        )
+
+    def find_place(self, found: Sequence[Difference], theirs: JSON, ours: JSON) -> None:
+        """Find where to continue in data that differs.
+
+        Args:
+            found: The differences.
+            theirs: Facts about the data of the checkpoint.
+            ours: Facts about this run's.
+
+        Raises:
+            CheckpointMismatchError: There is no such place.
+        """
+        position = self.saved.positions().x
+        if position is not None and any(each.of in OF_DATA for each in found):
+            self.moved = moved(self.checkpoint.progress, position, theirs, ours)
+
+    def move(self, inputs: DataInputs) -> None:
+        """Make the next epoch start at the checkpoint's position in this run's data."""
+        if self.moved is not None:
+            inputs.move(self.moved.position)
+        inputs.resume(self.progress.batch)
