@@ -9,7 +9,7 @@ Importing this module loads neither Keras nor a backend.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from resilient.convert.overlap import Pairs, Weight
     from resilient.state.variables import Leaf
 
+_Source = str | os.PathLike[str]
+
 _NAMED = 20  # of what may be long, that a line or an event names
 _SEED = "seed_generator_state"  # how Keras calls what is a variable and no weight
 
@@ -53,9 +55,7 @@ class StartFrom:
     layers: re.Pattern[str] | None
 
     @classmethod
-    def checked(
-        cls, source: str | os.PathLike[str] | None, layers: str | None
-    ) -> "StartFrom | None":
+    def checked(cls, source: _Source | None, layers: str | None) -> "StartFrom | None":
         """Validate the arguments ``start_from`` and ``start_layers``.
 
         Raises:
@@ -88,6 +88,66 @@ class StartFrom:
             what = f"`start_layers` must be a regular expression: {error}."
             raise ValueError(message(what, received=repr(layers))) from None
         return cls(Path(os.fspath(source)).absolute(), pattern)
+
+
+def checked_starts(
+    source: _Source | Mapping[str, _Source] | None,
+    layers: str | None,
+    models: Collection[str],
+    state: Any,
+) -> dict[str, StartFrom]:
+    """The initial weights of each model, by the name under which it was passed.
+
+    Args:
+        source: For the only model, or a dict by name.
+        layers: ``start_layers``, for all of them.
+        models: Names of the Keras models and layers.
+        state: The ``state`` of ``Run``, if any.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: It does not say which model is meant.
+        NotSupportedError: The loop trains copies of the weights.
+    """
+    named: Mapping[str, _Source | None]
+    if isinstance(source, Mapping):
+        named = source
+    else:
+        StartFrom.checked(source, layers)  # first of all
+        named = dict.fromkeys(models, source)
+        if source is not None and len(models) != 1:
+            raise ValueError(
+                message(
+                    "`start_from` must say which model starts with which weights, "
+                    "unless Run is given exactly one Keras model.",
+                    received=f"start_from={source!r}, models: {_listed(models)}",
+                    hint='Pass start_from={"name": path}, with the name of a Keras '
+                    "model or layer that you pass to Run.",
+                )
+            )
+    if unknown := [name for name in named if name not in models]:
+        raise ValueError(
+            message(
+                "`start_from` names a model that was not passed to Run.",
+                received=repr(unknown[0]),
+                hint=f"The models are: {_listed(models)}.",
+            )
+        )
+    asked = {name: StartFrom.checked(each, layers) for name, each in named.items()}
+    starts = {name: each for name, each in asked.items() if each is not None}
+    if starts and state is not None:
+        raise NotSupportedError(
+            "`start_from` sets the weights of models, but with `state` the loop "
+            "trains copies of them.",
+            received=f"start_from={source!r}, and a state",
+            hint="Write the weights to a file with `resilient export`, load it into "
+            "the model, and then make the state.",
+        )
+    return starts
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 @dataclass(frozen=True)

@@ -5,30 +5,61 @@ variables, the objects, and at last the random state, since restoring may draw. 
 is restored before everything was compared. Differences that rule out an exact resume
 raise one error that lists them all; those that ``allow`` accepts warn, and so do
 settings, which may be meant.
+
+Where the data changes on purpose, arrays continue after as many samples as the epoch
+has trained. Other data has no position that two datasets share: the new one starts
+fresh with the next epoch.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic, NamedTuple, TypeVar
 
 from resilient.data.inputs import DataInputs
 from resilient.errors import CheckpointMismatchError, warn_not_exact
 from resilient.progress import Progress
 from resilient.saving.record import SavedState
-from resilient.saving.run_json import RunJson
+from resilient.saving.run_json import FitRun, RunJson
 from resilient.serialization import JSON
+from resilient.serialization.position import TrainingPosition
+from resilient.serialization.schema import MalformedError
 from resilient.state import variables
 from resilient.state.difference import SETTINGS, Difference
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.allowed import WINS, allowing
-from resilient.training.position_change import Moved, moved
 
 R = TypeVar("R", bound=RunJson)
 
 # In ``Difference.of``: what concerns the data, and what changed while it trained.
 OF_DATA = ("data", "batch_size")
 IN_TRAINING = "training"
+_OF_FITS = (
+    "Undo the change in the script, use another checkpoint_dir (each phase of training "
+    'needs its own; `resilient.enabled` gives it one), or pass resume="never" to start '
+    "from scratch."
+)
+_OF_LOOPS = (
+    "Pass the same data, and the same objects under the same names. Build them before "
+    "the loop: call models on a batch, and test_on_batch on models compiled with "
+    'metrics. Or use another checkpoint_dir, or pass resume="never" to start over.'
+)
+_IN_CALLBACKS = (
+    " If a callback replaced the optimizer, loss or a metric, or froze layers: do so "
+    "between two fits, or before the first batch of every attempt."
+)
 _MOST = 1000  # changes that a checkpoint records
+
+
+class Moved(NamedTuple):
+    """Where training continues.
+
+    Attributes:
+        progress: With the epoch's batches counted in the new batch size.
+        position: Of the training data; None if it starts fresh.
+    """
+
+    progress: Progress
+    position: TrainingPosition | None
 
 
 class Changes:
@@ -105,7 +136,6 @@ class Resume(Generic[R]):
         checkpoint: The checkpoint, verified.
         saved: What is in it.
         allow: What may differ.
-        hint: What to do where something else differs.
 
     Attributes:
         changes: Differences that this run accepts.
@@ -116,11 +146,9 @@ class Resume(Generic[R]):
         self,
         checkpoint: Checkpoint,
         saved: SavedState[R],
-        *,
         allow: Collection[str],
-        hint: str,
     ) -> None:
-        self.checkpoint, self.saved, self._hint = checkpoint, saved, hint
+        self.checkpoint, self.saved = checkpoint, saved
         self.changes = Changes(allow, saved.run.allowed, checkpoint.step)
         self.moved: Moved | None = None
 
@@ -171,18 +199,14 @@ class Resume(Generic[R]):
         refused = self.changes.refused(found)
         if not refused:
             return
-        hint = allowing(refused)
+        hint = _OF_FITS if isinstance(self.run, FitRun) else _OF_LOOPS
         if any(each.of == IN_TRAINING for each in refused):
-            hint = (
-                " If a callback replaced the optimizer, loss or a metric, or froze "
-                "layers: do so between two fits, or before the first batch of every "
-                "attempt."
-            )
+            hint += _IN_CALLBACKS
         raise CheckpointMismatchError(
             f"{self.checkpoint.path} belongs to a different run and cannot be resumed "
             f"exactly. {untouched} was changed.",
             received="\n  " + "\n  ".join(each.line for each in refused),
-            hint=self._hint + hint,
+            hint=hint + allowing(refused),
         )
 
     def find_place(self, found: Sequence[Difference], theirs: JSON, ours: JSON) -> None:
@@ -205,3 +229,77 @@ class Resume(Generic[R]):
         if self.moved is not None:
             inputs.move(self.moved.position)
         inputs.resume(self.progress.batch)
+
+
+def moved(
+    progress: Progress, position: TrainingPosition, saved: JSON, live: JSON
+) -> Moved:
+    """A checkpoint's position in the data of this run.
+
+    Args:
+        progress: The checkpoint's progress.
+        position: The position of its data.
+        saved: The facts about that data, whose names begin with ``data``.
+        live: The same facts about this run's data.
+
+    Raises:
+        CheckpointMismatchError: There is no such position.
+    """
+    if (saved.get("data kind"), live.get("data kind")) != ("arrays", "arrays"):
+        if not progress.batch:
+            return Moved(progress, None)
+        raise _nowhere("only arrays can change in the middle of an epoch")
+    old, new = saved.get("data batch_size"), int(live["data batch_size"])
+    if not isinstance(old, int):
+        raise MalformedError("no batch size of the data")
+    samples = int(live["data samples"])
+    length = -(-samples // new)
+    if not progress.batch and not position.held:
+        return Moved(progress, replace(position, num_batches=length, shortest=None))
+    shuffles = saved.get("data shuffle"), live["data shuffle"]
+    drawn = position.data.drawn * old
+    if not progress.batch and (drawn or shuffles[0] != shuffles[1]):
+        raise CheckpointMismatchError(
+            "With steps_per_epoch, the data or its batch size cannot change at this "
+            "point: the next epoch continues the same pass over the data.",
+            received=f"{drawn:,} samples of this pass were already trained",
+            hint="Continue without the change, or start a new run with these "
+            "weights: pass start_from= and another checkpoint_dir.",
+        )
+    if drawn != progress.batch * old:
+        raise _nowhere("with steps_per_epoch, epochs and passes over the data differ")
+    if old != new and progress.batch and _has_steps(live):
+        raise _nowhere("with steps_per_epoch, the batches of an epoch are all alike")
+    if shuffles[0] != shuffles[1]:
+        raise _nowhere("the rest of an epoch cannot be shuffled differently")
+    if old != new and shuffles[0] == "batch":
+        raise _nowhere('with shuffle="batch", each batch has its own order')
+    if drawn % new:
+        raise _nowhere(
+            f"{drawn:,} samples of this epoch were already trained, which is not a "
+            f"multiple of batch_size={new}"
+        )
+    if drawn >= samples:
+        raise _nowhere(
+            f"{drawn:,} samples of this epoch were already trained, and the data has "
+            f"{samples:,}"
+        )
+    data = replace(position.data, drawn=drawn // new)
+    position = replace(position, data=data, num_batches=length, shortest=None)
+    return Moved(progress._replace(batch=drawn // new), position)
+
+
+def _has_steps(live: JSON) -> bool:
+    """Whether ``steps_per_epoch`` sets the number of batches in an epoch."""
+    names = ("steps_per_epoch", "data steps_per_epoch")  # in a fit, and in a loop
+    return any(live.get(name) is not None for name in names)
+
+
+def _nowhere(why: str) -> CheckpointMismatchError:
+    return CheckpointMismatchError(
+        "The data or its batch size cannot change at this point, in the middle of an "
+        "epoch.",
+        received=why,
+        hint="Change it at the end of an epoch: pass resume=<step> with the step of "
+        "a checkpoint at batch 0 (see `resilient ls`).",
+    )

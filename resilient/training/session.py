@@ -37,10 +37,9 @@ from resilient.telemetry.console import Notifier
 from resilient.telemetry.events import Events, attempts_so_far
 from resilient.telemetry.last_attempt import last_attempt
 from resilient.training.options import RunOptions
-from resilient.training.outcome import reported
+from resilient.training.outcome import awaited, reported
 from resilient.training.state import no_garbage_collection
 from resilient.training.under_way import under_way
-from resilient.training.uploads import awaited
 from resilient.witness.witness import Witness
 
 

@@ -42,10 +42,9 @@ TOPICS = {
     "arguments": Topic(
         "Arguments",
         "An argument of `fit`, `Run`, a policy or a decorator has a wrong value.",
-        "policies errors training/options training/fit/arguments training/fit/api "
+        "policies errors training/options training/fit/signature training/fit/api "
         "training/divergence/options preemption/options training/allowed "
-        "storage/remote/options backends/__init__ backends/determinism "
-        "training/loop/start_from",
+        "storage/remote/options backends/__init__ backends/determinism",
     ),
     "data": Topic(
         "Data",
@@ -55,22 +54,22 @@ TOPICS = {
     "callbacks-and-state": Topic(
         "Callbacks, objects and random state",
         "Something that should be saved or restored cannot be.",
-        "objects serialization state/rng training/run_state backends/arrays",
+        "objects serialization state/rng training/state backends/arrays",
     ),
     "custom-loops": Topic(
         "Custom training loops",
         "`resilient.Run` or `resilient.Checkpoints` is called in the wrong place.",
-        "training/loop saving/variables_only training/under_way",
+        "training/loop saving/variables_only",
     ),
     "distributed": Topic(
         "Distributed training",
         "Several processes disagree, cannot connect, or changed in number.",
-        "distributed saving/parts saving/reshard training/consensus training/opening",
+        "distributed saving/parts saving/reshard training/consensus training/session",
     ),
     "many-fits": Topic(
         "Tuners and many fits",
         "`resilient.enabled`, `BackupAndRestore` or KerasTuner meets a changed script.",
-        "training/enabled training/fit/hook training/fit/finished",
+        "training/enabled training/fit/hook training/under_way",
     ),
     "checkpoints": Topic(
         "Damaged or missing checkpoints",
@@ -87,7 +86,7 @@ TOPICS = {
     "object-stores": Topic(
         "Object stores",
         "A run in `s3://`, `gs://` or `az://` cannot be uploaded or fetched.",
-        "storage/remote training/uploads",
+        "storage/remote",
     ),
     "importing-and-exporting": Topic(
         "Importing and exporting",

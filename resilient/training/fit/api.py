@@ -23,7 +23,7 @@ from resilient.training.divergence.options import (
     checked_loss_spike,
     checked_on_nan,
 )
-from resilient.training.fit import arguments, signature
+from resilient.training.fit import signature
 from resilient.training.options import FitOptions, Location, RunOptions
 from resilient.training.shown import method_shown_as, shown_as
 from resilient.user_line import ending_at_user_line
@@ -89,7 +89,7 @@ class ResilientFit(OnDirectory):
         self, model: "keras.Model", *, checkpoint_dir: Location, **kwargs: Any
     ) -> None:
         self._model = model
-        arguments.require_options(kwargs, signature.OPTIONS)
+        signature.require_options(kwargs, signature.OPTIONS)
         given = FitOptions(**kwargs)
         options = RunOptions(checkpoint_dir, given)
         self._start_from = StartFrom.checked(given.start_from, given.start_layers)
@@ -105,7 +105,7 @@ class ResilientFit(OnDirectory):
     @classmethod
     def check_options(cls, **options: Any) -> None:
         """Raise what the constructor raises for bad options, and for unknown ones."""
-        arguments.require_options(options, signature.OPTIONS)
+        signature.require_options(options, signature.OPTIONS)
         cls(cast("keras.Model", None), **options)
 
     @ending_at_user_line
@@ -115,7 +115,7 @@ class ResilientFit(OnDirectory):
         from resilient.state.model_type import require_model
 
         require_model(self._model)
-        arguments.require_known(self._model.fit, kwargs, signature.OPTIONS)
+        signature.require_known(self._model.fit, kwargs, signature.OPTIONS)
         return self.fit_by(self._model.fit, args, kwargs)
 
     def fit_by(

@@ -39,10 +39,10 @@ from resilient.training.boundaries import Boundaries
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.divergence.options import Rollback
-from resilient.training.fit import finished
-from resilient.training.fit.state import HINT, FitState
+from resilient.training.fit.state import FitState
 from resilient.training.resume import Resume
 from resilient.training.session import Session
+from resilient.training.under_way import check_finished
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class FitAttempt:
         options, epochs = self.session.options, self._arguments["epochs"]
         # A rollback goes back within this run: nothing else has changed since.
         allow = options.allow if self._first else options.allow & {"backend"}
-        resume = Resume(checkpoint, saved, allow=allow, hint=HINT)
+        resume = Resume(checkpoint, saved, allow)
         resume.check(self.state.parts(resume, self.inputs))
         self._last_logs = decode(saved.run.epoch_logs, {})
         monitored_metrics = MonitoredMetrics(options.keep.monitors)
@@ -219,7 +219,7 @@ class FitAttempt:
         if self._plan.explicit and self._is_over(resume, epochs):
             insists = options.resume == "must" or "learning_rate" in options.allow
             rates = {} if insists else self.state.other_rates(resume)
-            finished.check(options.store.directory, rates)
+            check_finished(options.store.directory, rates)
         return resume
 
     def _is_over(self, resume: Resume[FitRun], epochs: int) -> bool:

@@ -21,10 +21,10 @@ from resilient.training import announce
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import Bad, Diverged
 from resilient.training.divergence.options import Rollback
-from resilient.training.fit import finished
 from resilient.training.fit.attempt import FitAttempt, FitPlan, Origin
 from resilient.training.fit.hook import Hook
 from resilient.training.session import load
+from resilient.training.under_way import note_finished
 
 
 def run(
@@ -49,7 +49,7 @@ def run(
         plan.model.eval()  # as at each epoch's end: this process may have had none
     session.ended(attempt.progress)
     if plan.explicit:
-        finished.note(directory)
+        note_finished(directory)
     return history
 
 

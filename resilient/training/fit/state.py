@@ -38,11 +38,6 @@ from resilient.training.state import RunState, no_garbage_collection
 
 logger = logging.getLogger(__name__)
 
-HINT = (
-    "Undo the change in the script, use another checkpoint_dir (each phase of training "
-    'needs its own; `resilient.enabled` gives it one), or pass resume="never" to start '
-    "from scratch."
-)
 _KEEP_IN = "a keras.Variable, in a callback or in `stateful`"
 
 # In ``allow``: groups of variables that may start fresh.

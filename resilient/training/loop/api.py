@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
+from resilient.convert.start import checked_starts
 from resilient.errors import ResilientError, message, require_integer
 from resilient.training.allowed import OF_LOOPS, checked_allow
-from resilient.training.loop.context import RunContext
+from resilient.training.loop.context import RunContext, wrong_place_error
 from resilient.training.loop.history import LogHistory
-from resilient.training.loop.misuse import require_batches, wrong_place_error
-from resilient.training.loop.start_from import checked_starts
 from resilient.training.options import Location, LoopOptions, RunOptions
 from resilient.training.shown import shown_with
 from resilient.user_line import ending_at_user_line
@@ -230,7 +229,7 @@ class Run(RunContext):
         steps_per_epoch: int | None,
     ) -> "tuple[Any, BatchOptions]":
         """The data to iterate, and how."""
-        from resilient.training.loop.batches import BatchOptions
+        from resilient.training.loop.batches import BatchOptions, require_batches
 
         for name, number in (
             ("batch_size", batch_size),

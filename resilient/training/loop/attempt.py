@@ -18,7 +18,7 @@ from resilient.storage.checkpoint import Checkpoint
 from resilient.training import announce
 from resilient.training.boundaries import Boundaries
 from resilient.training.loop.batches import Batches, BatchOptions
-from resilient.training.loop.misuse import wrong_place_error
+from resilient.training.loop.context import wrong_place_error
 from resilient.training.loop.position import LoopPlan
 from resilient.training.loop.state import LoopState
 from resilient.training.resume import Resume

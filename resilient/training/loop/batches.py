@@ -19,7 +19,7 @@ from resilient.data.select import adapter_for, are_arrays, require_data
 from resilient.data.source import SourceContext
 from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.distributed.strategies.base import ParallelStrategy
-from resilient.errors import DataNotResumableError, NotSupportedError
+from resilient.errors import DataNotResumableError, NotSupportedError, message
 from resilient.saving import reshard
 from resilient.serialization.position import TrainingPosition
 from resilient.state.rng import kept_random_state
@@ -281,3 +281,38 @@ def _iterable(
     else:
         get = adapter.get_torch_dataloader
     return get
+
+
+def require_batches(data: list[Any], batch_size: object, shuffle: object) -> None:
+    """Check that a list is a list of batches, to be used as they are.
+
+    Raises:
+        TypeError: Its items could also be arrays to split into batches.
+        ValueError: An argument asks to split or shuffle them.
+    """
+    kind = next((type(each).__name__ for each in data if not _is_batch(each)), None)
+    if kind is not None:
+        raise TypeError(
+            message(
+                "A list of arrays is ambiguous: they could be the arrays of one "
+                "dataset, or one batch each.",
+                received=f"a list of {len(data)}, with a {kind} in it",
+                hint="For arrays pass a tuple, (x, y). For batches put each in a "
+                "tuple: [(x0,), (x1,), ...] or [(x0, y0), (x1, y1), ...].",
+            )
+        )
+    asked = {"batch_size": batch_size, "shuffle": shuffle or None}
+    if name := next((name for name, value in asked.items() if value is not None), None):
+        raise ValueError(
+            message(
+                f"`{name}` is for arrays: a list of batches is iterated as it is.",
+                received=f"{name}={asked[name]!r}, and a list of {len(data)} batches",
+            )
+        )
+
+
+def _is_batch(item: Any) -> bool:
+    """Whether it can only be a batch, and not an array or rows of one."""
+    if isinstance(item, list):  # what a torch DataLoader makes of a tuple
+        return bool(item) and all(hasattr(part, "shape") for part in item)
+    return isinstance(item, tuple | dict)

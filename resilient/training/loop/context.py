@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
-from resilient.errors import require_integer
+from resilient.errors import ResilientError, require_integer
 from resilient.saving.directory import OnDirectory
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.lock import DirectoryLock
-from resilient.training.loop.misuse import wrong_place_error
 from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
@@ -146,3 +145,9 @@ class RunContext(OnDirectory):
                 what, "Write `with run:` around it, or use run.loop."
             )
         return self._attempt
+
+
+def wrong_place_error(what: str, todo: str) -> ResilientError:
+    """The error for ``run.what``; ``todo`` says where it belongs."""
+    name = "`with run`" if what == "with" else f"run.{what}"
+    return ResilientError(f"{name} cannot be used here.", hint=todo)

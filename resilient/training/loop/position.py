@@ -8,16 +8,10 @@ from resilient.objects.adapters import Objects
 from resilient.progress import Progress
 from resilient.saving.record import Loaded, of_kind
 from resilient.saving.run_json import Counting, LoopRun
+from resilient.training.loop.context import wrong_place_error
 from resilient.training.loop.history import LogHistory
-from resilient.training.loop.misuse import wrong_place_error
 from resilient.training.options import RunOptions
 from resilient.training.resume import Changes, Resume
-
-HINT = (
-    "Pass the same data, and the same objects under the same names. Build them before "
-    "the loop: call models on a batch, and test_on_batch on models compiled with "
-    'metrics. Or use another checkpoint_dir, or pass resume="never" to start over.'
-)
 
 
 @dataclass
@@ -46,7 +40,7 @@ class LoopPosition:
 
     def resume_from(self, found: Loaded, allow: Collection[str]) -> Resume[LoopRun]:
         """Continue from a checkpoint, with accepted differences."""
-        self.resume = Resume(*of_kind(found, LoopRun), allow=allow, hint=HINT)
+        self.resume = Resume(*of_kind(found, LoopRun), allow)
         self.changes = self.resume.changes
         return self.resume
 
