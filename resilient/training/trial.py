@@ -270,6 +270,8 @@ class Recorder:
 
 @atexit.register
 def _record_ends() -> None:
+    if not _ends:
+        return
     from resilient.saving.digest import of_variables
     from resilient.state.variables import tensors
 

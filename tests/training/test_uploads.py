@@ -16,7 +16,7 @@ import resilient
 from resilient.errors import CheckpointWriteError, Interrupted
 from resilient.storage.layout import committed_steps
 from resilient.storage.remote.objects import Objects, StoreError
-from resilient.training import uploads
+from resilient.training import outcome
 
 pytestmark = [
     pytest.mark.spread,
@@ -162,7 +162,7 @@ def stuck(monkeypatch, caplog):
     handlers = []
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(Objects, "put", stuck)
-    monkeypatch.setattr(uploads, "_SAY_AFTER", 0.0)
+    monkeypatch.setattr(outcome, "_SAY_AFTER", 0.0)
     yield waiting
     over.set()
     for handler in handlers:
