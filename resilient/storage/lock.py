@@ -30,7 +30,6 @@ from resilient.forked import in_forked_child
 from resilient.serialization.schema import SchemaError, from_json, parse
 from resilient.storage import directories, files, layout
 from resilient.storage.manifest import now
-from resilient.storage.open_file_lock import take
 
 logger = logging.getLogger(__name__)
 
@@ -270,3 +269,38 @@ def _close(descriptors: list[int]) -> None:
 def _close_in_child() -> None:
     for lock in list(_held):
         lock.release()
+
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    import portalocker
+
+
+def take(descriptor: int) -> None:
+    """Lock it without waiting.
+
+    Raises:
+        BlockingIOError: Somebody else has it; some file systems raise PermissionError.
+        OSError: It cannot be locked.
+    """
+    _take(descriptor)
+
+
+def _by_flock(descriptor: int) -> None:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _by_portalocker(descriptor: int) -> None:
+    """There nobody else can read a locked file: the owner stays unknown."""
+    how = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING
+    try:
+        portalocker.lock(descriptor, how)
+    except portalocker.AlreadyLocked:
+        number = errno.EWOULDBLOCK
+        raise BlockingIOError(number, os.strerror(number)) from None
+    except portalocker.LockException as error:
+        raise OSError(errno.EIO, str(error)) from error
+
+
+_take = _by_flock if "fcntl" in globals() else _by_portalocker

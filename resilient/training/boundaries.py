@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from resilient.backends.base import HeldTensors
 from resilient.data.inputs import DataInputs
-from resilient.policies.monitored import MonitoredMetrics
+from resilient.policies.keep import MonitoredMetrics
 from resilient.progress import Progress
 from resilient.saving import choose
 from resilient.saving.snapshot import Snapshot

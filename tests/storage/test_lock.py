@@ -14,7 +14,7 @@ from support.checkpoint_kills import FORKS, hold_and_fork, hold_lock, in_child, 
 from support.checkpoint_samples import save
 
 from resilient.errors import CheckpointWriteError, DirectoryInUseError
-from resilient.storage import open_file_lock
+from resilient.storage import lock
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.store import Store
 
@@ -242,8 +242,8 @@ def test_a_full_disk_does_not_keep_the_lock_from_being_taken(
 
 def test_the_library_that_locks_on_windows_locks_here_as_well(tmp_path, monkeypatch):
     portalocker = pytest.importorskip("portalocker")
-    monkeypatch.setattr(open_file_lock, "portalocker", portalocker, raising=False)
-    monkeypatch.setattr(open_file_lock, "_take", open_file_lock._by_portalocker)
+    monkeypatch.setattr(lock, "portalocker", portalocker, raising=False)
+    monkeypatch.setattr(lock, "_take", lock._by_portalocker)
     with DirectoryLock(tmp_path):
         assert in_child(try_lock, tmp_path) == IN_USE
         with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()} on"):

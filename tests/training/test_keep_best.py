@@ -9,7 +9,7 @@ from support import fitting
 
 import resilient
 from resilient import best, every, latest
-from resilient.policies.monitored import MonitoredMetrics
+from resilient.policies.keep import MonitoredMetrics
 
 pytestmark = [
     pytest.mark.waits,

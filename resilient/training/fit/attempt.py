@@ -20,7 +20,7 @@ from resilient.objects.callbacks.capture import CallbackStates, monitored
 from resilient.objects.restore import plan as plan_restore
 from resilient.objects.training_setup import TrainingSetup
 from resilient.objects.tree import Scope, Tree
-from resilient.policies.monitored import MonitoredMetrics
+from resilient.policies.keep import MonitoredMetrics
 from resilient.progress import Progress
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import FitRun
