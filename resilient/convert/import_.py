@@ -74,7 +74,7 @@ def import_checkpoint(
         ValueError: ``epoch`` or ``step`` is missing or impossible.
     """
     from resilient.convert.recognise import recognised
-    from resilient.state.model_type import require_model
+    from resilient.keras_internals import require_model
 
     require_model(model)
     _require_compiled_alone(model)

@@ -12,6 +12,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from resilient.once import once
+
 _OWNERS = frozenset({"keras", "tensorflow", "torch", "jax", "jaxlib", "flax"})
 _STORE = dis.opmap["STORE_ATTR"]
 
@@ -26,25 +28,19 @@ _PUBLIC = frozenset(
 )
 
 
-def is_owned(cls: type, name: str) -> bool:
-    """Whether an attribute of an object of this class is Keras's or a backend's."""
-    if name in _names(cls):  # `training` of any module of torch, too
-        return True
-    of_keras = any(base.__name__ == "KerasSaveable" for base in cls.__mro__)
-    return of_keras and name in _PUBLIC
-
-
-@functools.lru_cache(4096)
-def _names(cls: type) -> frozenset[str]:
+@once
+def owned_by(cls: type) -> frozenset[str]:
+    """The attributes of objects of this class that are Keras's or a backend's."""
     bases = (b for b in cls.__mro__ if str(b.__module__).partition(".")[0] in _OWNERS)
     found = frozenset[str]().union(*map(_names_of_base, bases))
     torch = sys.modules.get("torch")
     if torch is not None and issubclass(cls, torch.nn.Module):
-        found |= vars(torch.nn.Module()).keys()
-    return found
+        found |= vars(torch.nn.Module()).keys()  # `training`, too
+    of_keras = any(base.__name__ == "KerasSaveable" for base in cls.__mro__)
+    return found | _PUBLIC if of_keras else found
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(4096)  # of libraries alone
 def _names_of_base(base: type) -> frozenset[str]:
     codes = (code for item in vars(base).values() for code in _codes_of(item))
     return frozenset(name for code in codes for name in _stored(code))

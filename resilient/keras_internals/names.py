@@ -13,8 +13,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from resilient.errors import BackendNotAvailableError
+from resilient.errors import BackendNotAvailableError, message
 from resilient.keras_internals.unknown import unknown_keras
+from resilient.once import once
 
 try:
     from keras.src.backend.common import global_state
@@ -85,6 +86,7 @@ __all__ = [
     "is_trainer",
     "jax_sparse_to_tf_sparse",
     "looks_ahead",
+    "require_model",
     "scipy_sparse_to_tf_sparse",
     "seed_generator",
     "set_global_seed_generator_state",
@@ -183,10 +185,26 @@ def data_kind(x: Any, y: Any = None, sample_weight: Any = None) -> str | None:
     return chosen if isinstance(chosen, str) else "DataAdapter"
 
 
-def is_trainer(value: Any) -> bool:
-    """Whether it is a model, or a layer with the trainer that models have."""
+@once
+def is_trainer(cls: type) -> bool:
+    """Whether it is a class of models, or of layers with the trainer of models."""
     # The trainer's class has no public name, and another one in Keras 3.16.
-    return isinstance(value, keras.layers.Layer) and hasattr(value, "train_step")
+    return issubclass(cls, keras.layers.Layer) and hasattr(cls, "train_step")
+
+
+def require_model(model: Any) -> None:
+    """Raise TypeError unless it is a Keras model."""
+    if not is_trainer(type(model)):
+        bases = [f"{x.__module__}.{x.__qualname__}" for x in type(model).__mro__[:-1]]
+        raise TypeError(
+            message(
+                "resilient.fit trains a keras.Model, of Keras 3.",
+                received=", a subclass of ".join(bases[:3]),
+                hint="Pass a model first, built with `import keras` and without "
+                "TF_USE_LEGACY_KERAS (Keras uses the "
+                f"{BACKEND} backend).",
+            )
+        )
 
 
 _NOTHING: Mapping[str, Any] = {}

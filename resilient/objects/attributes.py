@@ -12,9 +12,10 @@ import numpy as np
 
 from resilient.errors import warn_not_exact
 from resilient.objects.changes import changes
+from resilient.objects.kinds import WHOLE_BYTES
 from resilient.objects.restore import plan
-from resilient.objects.sizing import WHOLE_BYTES
-from resilient.objects.tree import Scope, Tree, paths
+from resilient.objects.tree import Tree, paths
+from resilient.objects.walk import Scope
 from resilient.serialization import JSON
 
 

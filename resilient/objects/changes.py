@@ -18,23 +18,14 @@ import numpy as np
 
 from resilient.keras_internals import BACKEND
 from resilient.objects import kinds, leaves
-from resilient.objects.parts import (
-    Globals,
+from resilient.objects.parts import MISSING, Globals, Node, are, items_of, parts_of
+from resilient.objects.tree import Tree
+from resilient.objects.walk import (
+    CONTAINERS,
     is_transparent,
     is_value,
-    parts_of,
-    unwrapped,
-)
-from resilient.objects.sizing import is_long
-from resilient.objects.tree import (
-    CONTAINERS,
-    MISSING,
-    Node,
-    Tree,
-    are,
-    is_same,
-    lost_code,
     path_of,
+    unwrapped,
 )
 from resilient.serialization import Encoded, Entries, Entry, classes
 from resilient.serialization.json_values import NotEncodable, encode
@@ -94,7 +85,7 @@ class _Pass:
         watched = tree.watched()
         for node in watched:
             self._find_first_calls(node)
-        for node in [n for n in watched if n.parts is None or not is_same(n)]:
+        for node in tree.differing():
             if tree.is_baked(node):
                 names = self._changed(node)
                 tree.baked |= dict.fromkeys(n for n in names if n not in tree.moving)
@@ -165,7 +156,7 @@ class _Pass:
         if parts is None:
             return {}
         entry: Entry = {}
-        for suffix in lost_code(node):
+        for suffix in node.lost_code():
             self._lose(node.home + suffix, parts.others.get(suffix))
         attributes = self._attributes(node, value, parts.attributes)
         if attributes:
@@ -240,7 +231,7 @@ class _Pass:
         return kind, leaves.encoded(value, kind, self._arrays, _array_name(home))
 
     def _long(self, node: Node, value: Any) -> Entry:
-        now = leaves.items_of(value)
+        now = items_of(value)
         mark = leaves.mark(value, node.kind, self._tree.scope.limit)
         if are(now, node.kept) and mark == node.mark:
             return {}
@@ -253,7 +244,7 @@ class _Pass:
     def _check_size(self, path: str, value: Any) -> None:
         if not self._tree.scope.is_limited:
             return
-        if is_long(value) or getattr(value, "nbytes", 0) > leaves.KEPT_BYTES:
+        if kinds.is_long(value) or getattr(value, "nbytes", 0) > leaves.KEPT_BYTES:
             raise _Lost(path, value)
 
     @contextlib.contextmanager
@@ -311,7 +302,7 @@ class _Pass:
         self._made[home] = self._new(home, value)
 
     def _new(self, home: str, value: Any) -> Entry:
-        kind = leaves.kind_of(value)
+        kind = kinds.kind_of(value)
         if kind is not None:
             return {"made": self._content(home, value, kind)}
         if isinstance(value, list | dict | collections.deque):

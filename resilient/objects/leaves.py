@@ -1,16 +1,16 @@
 """Reads and writes what changes in place: arrays, tensors, variables, files and more.
 
 Each kind of content is read as plain values and arrays, and written into a live object
-of the same kind. Some kinds can also be made anew.
+of the same kind. Some kinds can also be made anew. Objects that hold plain content are
+open readable files (their position; for in-memory files also the content),
+``array.array``, shared values of ``multiprocessing``, and subclasses of NumPy arrays,
+including masked arrays. Large content of datasets, which hold gigabytes, is identified
+by a checksum of about 4,000 of its elements, always the same ones.
 """
 
-import collections
-import itertools
+import array
+import contextlib
 import json
-import random
-import sys
-import types
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -19,8 +19,8 @@ import xxhash
 
 from resilient.backends.arrays import as_bytes
 from resilient.keras_internals import BACKEND
-from resilient.objects import buffers, kinds
-from resilient.objects.sizing import is_frame, sample, tensor_size
+from resilient.objects.kinds import IN_MEMORY, is_frame, shared
+from resilient.objects.parts import items_of
 from resilient.serialization import Encoded, classes, rng
 from resilient.serialization.batches import pack, unpack
 from resilient.serialization.json_values import NotEncodable, encode
@@ -28,49 +28,9 @@ from resilient.serialization.schema import taking
 
 # Kinds of which a new object can be made.
 MADE = frozenset({"ndarray", "value", "tensor", "key", "random"})
-_VALUES = (set, bytearray)
-# Types of most objects, which have parts.
-_COMMON = frozenset(
-    {list, dict, collections.OrderedDict, type, types.FunctionType, types.CellType}
-)
 KEPT_BYTES = 2**28  # most that a checkpoint keeps of a changed value of data
-
-
-def kind_of(value: Any, *, files: bool = False) -> str | None:
-    """The kind of an object's content; None if it has parts, or none of these.
-
-    Args:
-        value: Anything.
-        files: Whether the position in an open file counts.
-    """
-    cls = type(value)
-    of_keras = isinstance(value, list | dict) and classes.top_module(cls) == "keras"
-    if cls in _COMMON or of_keras:
-        return None
-    if cls is np.ndarray:
-        return "ndarray"
-    if isinstance(value, _VALUES):
-        return "value"
-    if rng.is_jax_key(value):
-        return "key"
-    if tensor_size(value) is not None:
-        return "tensor"
-    if isinstance(value, keras.Variable) or _is_tensorflow_variable(value):
-        return "variable"
-    if rng.is_torch_generator(value):
-        return "generator"
-    if rng.is_generator(value):
-        return None if isinstance(value, random.SystemRandom) else "random"
-    if kinds.has_state_dict(value):
-        return "state_dict"
-    if kinds.is_table(value):
-        return "table"
-    held = buffers.held(value)
-    if held is not None and (files or held.kind != "file"):  # callbacks write to files
-        return held.kind
-    if is_frame(value):
-        return "library"
-    return "library" if classes.is_of_library(cls) else None
+SAMPLED = 4096
+_REMEMBERED = 1 << 20  # most bytes of content that is kept to undo changes
 
 
 def is_fixed(value: Any, kind: str) -> bool:
@@ -97,10 +57,15 @@ def read(value: Any, kind: str) -> Any:
     if kind == "table":
         keys, values = value.export()
         return [np.asarray(keys), np.asarray(values)]
-    held = buffers.held(value)
-    if held is None:  # a file that is iterated
-        raise NotEncodable("file", value, "its position is unknown")
-    return held.plain
+    if kind in ("file", "memory"):
+        return _read_file(value, kind)
+    if kind == "array":  # of none, NumPy makes no view
+        return np.frombuffer(value or b"", value.typecode)
+    if kind == "shared":
+        return np.frombuffer(shared(value), np.uint8)
+    masked = isinstance(value, np.ma.MaskedArray)
+    mask = np.ma.getmaskarray(value) if masked else None
+    return np.ma.getdata(value).view(np.ndarray), mask
 
 
 def mark(value: Any, kind: str, limit: float) -> str | None:
@@ -114,7 +79,7 @@ def mark(value: Any, kind: str, limit: float) -> str | None:
     Raises:
         NotEncodable: Some part of it cannot be saved.
     """
-    if kind == "long" or is_frame(value):
+    if kind == "long" or (kind == "library" and is_frame(value)):
         return sample(value)
     if kind == "library":
         return str(_shallow(value))
@@ -129,6 +94,44 @@ def mark(value: Any, kind: str, limit: float) -> str | None:
     return digest(read(value, kind))
 
 
+def remembered(value: Any, kind: str, limit: float) -> tuple[str | None, Any]:
+    """The same, and the content itself if that is small, to undo changes.
+
+    Raises:
+        NotEncodable: Some part of it cannot be saved.
+    """
+    found = mark(value, kind, limit)
+    if kind == "long":
+        return found, items_of(value)
+    large = getattr(value, "nbytes", 0) > _REMEMBERED
+    if large or kind in ("library", "state_dict", "key"):
+        return found, None
+    arrays: dict[str, np.ndarray] = {}
+    content = encoded(value, kind, arrays, "content")
+    return found, (content, {n: np.array(a) for n, a in arrays.items()})
+
+
+def sample(value: Any) -> str:
+    """A checksum of some elements of a large value, always the same ones."""
+    found = xxhash.xxh3_128()
+    if type(value) is np.ndarray and not value.dtype.hasobject:
+        found.update(f"{value.dtype} {value.shape}".encode())
+        found.update(as_bytes(value.flat[_places(value.size)]).data)
+    elif classes.top_module(type(value)) == "torch":
+        flat = value.detach().reshape(-1)
+        parts = pack(flat[_places(len(flat)).tolist()])["parts"]
+        found.update(b"".join(part.tobytes() for part in parts))
+    elif is_frame(value):
+        rows = value.iloc[_places(len(value))[:64]]
+        found.update(f"{len(value)} {rows.to_numpy().tolist()!r}".encode())
+    elif isinstance(value, list | tuple):
+        for place in _places(len(value))[:64]:
+            item = value[place]
+            if type(item) is np.ndarray and not item.dtype.hasobject and item.size:
+                found.update(as_bytes(item.flat[_places(item.size)[:64]]).data)
+    return found.hexdigest()  # elements of other kinds cannot change in place
+
+
 def digest(plain: Any) -> str:
     """A checksum of plain values and arrays.
 
@@ -141,8 +144,8 @@ def digest(plain: Any) -> str:
     except RuntimeError as error:  # another thread changed a dict meanwhile
         raise NotEncodable("x", plain, str(error)) from error
     found = xxhash.xxh3_128(json.dumps(data).encode())
-    for array in arrays.values():
-        found.update(as_bytes(array).data)
+    for each in arrays.values():
+        found.update(as_bytes(each).data)
     return found.hexdigest()
 
 
@@ -176,8 +179,19 @@ def write(value: Any, kind: str, plain: Any) -> None:
         keys, _ = value.export()
         value.remove(keys)
         value.insert(*plain)
+    elif kind in ("file", "memory"):
+        _write_file(value, *plain)
+    elif kind == "array":
+        _require(plain.dtype == np.dtype(value.typecode))
+        value[:] = array.array(value.typecode, plain.tobytes())
+    elif kind == "shared":
+        np.frombuffer(shared(value), np.uint8)[...] = plain
     else:
-        buffers.write(value, kind, plain)
+        data, mask = plain
+        _require_alike(value, data)
+        np.ma.getdata(value).view(np.ndarray)[...] = data
+        if mask is not None:
+            value.mask = mask
 
 
 def made(kind: str, plain: Any) -> Any:
@@ -192,15 +206,6 @@ def made(kind: str, plain: Any) -> Any:
     return plain
 
 
-def items_of(value: Any) -> tuple[Any, ...]:
-    """The very items of a container."""
-    if not isinstance(value, dict):
-        return tuple(value)
-    ordered = isinstance(value, collections.OrderedDict)
-    base: type[dict[Any, Any]] = collections.OrderedDict if ordered else dict
-    return (*base.keys(value), *base.values(value))
-
-
 def order(old: tuple[Any, ...], new: tuple[Any, ...]) -> np.ndarray | None:
     """The former index of each item; None if the items are not the same."""
     if len(old) != len(new):
@@ -212,14 +217,6 @@ def order(old: tuple[Any, ...], new: tuple[Any, ...]) -> np.ndarray | None:
     places = np.empty(len(new), np.int64)
     places[last] = first
     return places
-
-
-def is_iterator(value: Any) -> bool:
-    """Whether it is in the middle of something without an accessible position."""
-    known = type(value).__module__ in ("builtins", "itertools")
-    return isinstance(value, types.GeneratorType | itertools.count) or (
-        known and isinstance(value, Iterator)
-    )
 
 
 def encoded(value: Any, kind: str, arrays: dict[str, np.ndarray], name: str) -> Encoded:
@@ -251,9 +248,35 @@ def _shallow(value: Any) -> list[Any]:
     return found
 
 
-def _is_tensorflow_variable(value: Any) -> bool:
-    tf = sys.modules.get("tensorflow")
-    return tf is not None and isinstance(value, tf.Variable)
+def _read_file(file: Any, kind: str) -> tuple[str, int, Any]:
+    with contextlib.suppress(Exception):
+        # Copied on write.
+        content = file.getvalue() if kind == "memory" else None
+        return _name(file), file.tell(), content
+    raise NotEncodable("file", file, "its position is unknown")  # it is iterated
+
+
+def _name(file: Any) -> str:
+    return str(getattr(file, "name", ""))
+
+
+def _write_file(file: Any, name: str, place: int, content: Any) -> None:
+    if name != _name(file):
+        raise ValueError("a different file")
+    if content is not None:
+        if type(file) not in IN_MEMORY:
+            raise ValueError("a file that is not in memory")  # nor ours to overwrite
+        file.seek(0)
+        file.truncate()
+        file.write(content)
+    file.seek(place)
+
+
+def _places(count: int) -> np.ndarray:
+    """Some of ``count`` indices, spread at random so as not to miss patterns."""
+    if count <= SAMPLED:
+        return np.arange(count)
+    return np.random.RandomState(0).randint(0, count, SAMPLED)
 
 
 def _require(fits: bool) -> None:

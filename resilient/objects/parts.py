@@ -5,46 +5,38 @@ import collections
 import contextlib
 import enum
 import functools
+import operator
 import queue
-import random
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AnySet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import keras
-import numpy as np
 
-from resilient.keras_internals import bookkeeping
-from resilient.objects import kinds, leaves
+from resilient.keras_internals.bookkeeping import owned_by
+from resilient.objects.kinds import is_keras
+from resilient.once import once
 from resilient.serialization import classes
-from resilient.serialization.json_types import BY_TYPE
-from resilient.state.functions import global_names
 
-_SCALARS = frozenset(
-    {type(None), bool, int, float, complex, str, bytes, type(...), slice, range}
-)
-# Types with a codec that can change.
-_MUTABLE = frozenset(
-    {set, frozenset, tuple, bytearray, collections.deque, collections.OrderedDict}
-    | {collections.Counter, collections.defaultdict, random.Random}
-    | {cls for cls in BY_TYPE if cls.__module__.startswith("numpy")}
-)
-_VALUES = _SCALARS | (BY_TYPE.keys() - _MUTABLE)
+MISSING = object()  # stands for no value
 # Objects of the standard library that are nothing but their attributes.
 _OPEN = (
     *(types.SimpleNamespace, argparse.Namespace, threading.local, queue.Queue),
     *(collections.UserDict, collections.UserList),
 )
+_CONTAINERS = (dict, list, collections.deque)
+_DEFINED = (types.FunctionType, type)
 _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property)
 # Set by Keras for every fit; the model has its own place in a checkpoint.
 _OF_CALLBACKS = frozenset({"model", "_model", "params", "validation_data"})
 _OF_DATASETS = frozenset({"_workers", "_use_multiprocessing", "_max_queue_size"})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Parts:
     """What an object consists of.
 
@@ -59,7 +51,7 @@ class Parts:
     attributes: dict[str, Any] = field(default_factory=dict)
     items: tuple[Any, ...] | None = None
     muted: dict[str, Any] = field(default_factory=dict)
-    others: dict[str, Any] = field(default_factory=dict)
+    others: Mapping[str, Any] = field(default_factory=dict)
 
     def without(self, names: Any) -> "Parts":
         """The same without some attributes."""
@@ -79,66 +71,141 @@ class Globals:
         self.values, self.names = values, set[str]()
 
 
-def unwrapped(value: Any) -> Any:
-    """The dict or tuple inside one of TensorFlow's, which only looks like one."""
-    if isinstance(value, dict | tuple) and _package(value) == "tensorflow":
-        return getattr(value, "__wrapped__", value)
-    return value
+@dataclass(eq=False, slots=True)
+class Node:
+    """One object, as it was when training began.
+
+    Attributes:
+        home: The path at which it was met first; its name in a checkpoint.
+        value: The object.
+        kind: The kind of its content, ``"parts"`` or ``"opaque"``.
+        parts: What it consisted of.
+        mark: A checksum of its content.
+        kept: Its content, if that is small.
+        learned: Whether a callback made it when training began: all of it is state.
+        state: Whether it is more than a container of Keras's own.
+        in_step: Whether the training step may read it.
+        outside: Whether anything else may.
+        size: How many attributes it had with these parts, Keras's own included.
+    """
+
+    home: str
+    value: Any
+    kind: str = "opaque"
+    parts: Parts | None = None
+    mark: str | None = None
+    kept: Any = None
+    learned: bool = False
+    state: bool = False
+    in_step: bool = False
+    outside: bool = False
+    size: int = -1
+
+    def take(self, hidden: Iterable[str] = ()) -> None:
+        """It now counts as consisting of what is in it, but for some attributes."""
+        self.size = len(_namespace(self.value) or ())
+        parts = parts_of(self.value)
+        self.parts = parts.without(hidden) if parts and hidden else parts
+
+    def is_same(self, *, muted: bool = False) -> bool:
+        """Whether it still holds the same objects; ``muted``: those of Keras, too."""
+        parts, value, cls = self.parts, self.value, type(self.value)
+        if parts is None or (self.learned and not muted):
+            return False
+        if parts.items is not None and not are(items_of(value), parts.items):
+            return False
+        if cls is dict or cls is list:
+            return True
+        if _is_simple(cls):
+            space: Mapping[str, Any] | None = value.__dict__
+        elif self.lost_code():
+            return False
+        else:
+            space = _namespace(value)
+        own = parts.attributes
+        if space is None or len(space) != self.size:
+            found = parts_of(value)
+            if found is None or found.attributes.keys() != own.keys():
+                return False
+            if space is None:
+                space = found.attributes
+            else:
+                self.size = len(space)  # Keras added something of its own
+        there = own.keys() <= space.keys()
+        if not there or not all(map(operator.is_, map(space.get, own), own.values())):
+            return False
+        return not muted or all(
+            space.get(name[1:], MISSING) is item for name, item in parts.muted.items()
+        )
+
+    def lost_code(self) -> list[str]:
+        """Suffixes of methods, defaults and the like that are no longer the same."""
+        if self.parts is None or not isinstance(self.value, _DEFINED):
+            return []
+        parts = parts_of(self.value)
+        now = {} if parts is None else parts.others
+        return [s for s, x in self.parts.others.items() if now.get(s) is not x]
 
 
-def is_value(value: Any) -> bool:
-    """Whether it cannot change, and its identity does not matter."""
-    return type(value) in _VALUES or isinstance(value, np.generic | np.dtype)
+def take(nodes: Iterable[Node], hidden: Mapping[str, AnySet[str]]) -> None:
+    """Let these objects count as consisting of what is in them now.
+
+    Args:
+        nodes: The objects.
+        hidden: Attributes that are handled elsewhere, by name of an object.
+    """
+    for node in nodes:
+        node.take(hidden.get(node.home, ()))
 
 
-def is_transparent(value: Any) -> bool:
-    """Whether it is nothing but what it holds, and cannot change."""
-    if isinstance(value, types.BuiltinMethodType):  # such as `draw = rng.random`
-        owner = value.__self__
-        return owner is not None and not isinstance(owner, types.ModuleType)
-    return isinstance(value, tuple | frozenset | functools.partial | types.MethodType)
+def touched(nodes: Iterable[Node], *, muted: bool = False) -> list[Node]:
+    """Those of some objects that may hold something else now."""
+    return [node for node in nodes if not node.is_same(muted=muted)]
 
 
-def inside(value: Any) -> dict[str, Any]:
-    """What something transparent holds, by the suffix of the path."""
-    if isinstance(value, functools.partial):
-        given = {f"({name}=)": item for name, item in value.keywords.items()}
-        return {"": value.func, "()": value.args, **given}
-    if isinstance(value, types.MethodType):
-        return {".__self__": value.__self__, "": value.__func__}
-    if isinstance(value, types.BuiltinMethodType):
-        return {".__self__": value.__self__}
-    if isinstance(value, frozenset):
-        return {}
-    names = getattr(value, "_fields", None)
-    if names is not None and len(names) == len(value):
-        return {f".{name}": item for name, item in zip(names, value, strict=True)}
-    return {f"[{index}]": item for index, item in enumerate(value)}
+def are(now: tuple[Any, ...], then: tuple[Any, ...]) -> bool:
+    """Whether both have the very same items."""
+    return len(now) == len(then) and all(map(operator.is_, now, then))
+
+
+@once
+def _is_simple(cls: type) -> bool:
+    """Whether all attributes of such objects, and nothing else, are in a dictionary."""
+    code = issubclass(cls, (*_DEFINED, Globals))
+    return bool(cls.__dictoffset__) and not (code or classes.has_slots(cls))
+
+
+def _namespace(value: Any) -> Mapping[str, Any] | None:
+    """The attributes of an object, if they are in one place and nowhere else."""
+    if isinstance(value, Globals):
+        return value.values
+    if isinstance(value, type):
+        return vars(value)
+    if isinstance(value, types.CellType) or classes.has_slots(type(value)):
+        return None
+    found: dict[str, Any] = getattr(value, "__dict__", {})
+    return found
 
 
 def parts_of(value: Any) -> Parts | None:
     """What an object consists of; None for one that is not looked into."""
-    cls = type(value)
-    if cls is types.CellType:
-        with contextlib.suppress(ValueError):  # not set yet
-            return Parts({"cell_contents": value.cell_contents})
-        return Parts()
-    if isinstance(value, Globals):
-        names = sorted(value.names & value.values.keys())
-        return Parts({name: value.values[name] for name in names})
-    if isinstance(value, types.FunctionType):
-        return _of_function(value)
-    if isinstance(value, type):
-        return _of_class(value)
-    items = _items(value)
-    if items is not None and (is_wrapper(cls) or not hasattr(value, "__dict__")):
-        return Parts(items=items)
-    if kinds.is_keras(value) or issubclass(cls, _followed()):
-        return _of_keras(value, items)
-    if classes.is_plain(cls) or isinstance(value, _OPEN) or items is not None:
-        attributes = _ordered(classes.attributes(value))
-        return Parts(attributes, items, others={f":{cls.__name__}": cls})
-    return None
+    way = _way(type(value))
+    return None if way is None else way(value)
+
+
+def items_of(value: Any) -> tuple[Any, ...]:
+    """The very items of a container."""
+    if not isinstance(value, dict):
+        return tuple(value)
+    ordered = isinstance(value, collections.OrderedDict)
+    base: type[dict[Any, Any]] = collections.OrderedDict if ordered else dict
+    return (*base.keys(value), *base.values(value))
+
+
+@once
+def has_parts(cls: type) -> bool:
+    """Whether objects of a class are looked into, unless they are code of others."""
+    return _way(cls) is not None
 
 
 def is_wrapper(cls: type) -> bool:
@@ -146,33 +213,39 @@ def is_wrapper(cls: type) -> bool:
     return classes.top_module(cls) in ("keras", "tensorflow")
 
 
-def is_owned(value: Any, name: str) -> bool:
-    """Whether an attribute is what Keras or a backend keeps for itself."""
-    if isinstance(value, keras.callbacks.Callback) or classes.is_plain(type(value)):
-        return False
-    return bookkeeping.is_owned(type(value), name)
+@once
+def owned_of(cls: type) -> frozenset[str]:
+    """Attributes that Keras or a backend keeps in objects of a class, for itself."""
+    if issubclass(cls, keras.callbacks.Callback) or classes.is_plain(cls):
+        return frozenset()
+    return owned_by(cls)
 
 
-def hidden_of(value: Any) -> frozenset[str]:
-    """Attributes that are never state."""
-    if isinstance(value, keras.callbacks.Callback):
+@once
+def hidden_of(cls: type) -> frozenset[str]:
+    """Attributes of objects of a class that are never state."""
+    if issubclass(cls, keras.callbacks.Callback):
         return _OF_CALLBACKS
-    return _OF_DATASETS if isinstance(value, keras.utils.PyDataset) else frozenset()
+    return _OF_DATASETS if issubclass(cls, keras.utils.PyDataset) else frozenset()
 
 
-def globals_of(function: types.FunctionType) -> Iterator[tuple[dict[str, Any], str]]:
-    """The globals that a function of the user's uses: the mapping and the name."""
-    if not classes.is_of_others(function):
-        yield from global_names(function)
+def _is_of_others(thing: types.FunctionType | type) -> bool:
+    return classes.is_others_module(str(thing.__module__))
 
 
-def _package(value: Any) -> str:
-    return classes.top_module(type(value))
-
-
-def _items(value: Any) -> tuple[Any, ...] | None:
-    known = isinstance(value, dict | list | collections.deque)
-    return leaves.items_of(value) if known else None
+@once
+def _way(cls: type) -> Callable[[Any], Parts | None] | None:
+    """What takes apart objects of a class; None if these are not looked into."""
+    for base, way in _BY_TYPE.items():
+        if issubclass(cls, base):
+            return way
+    container = issubclass(cls, _CONTAINERS)
+    if container and (is_wrapper(cls) or not cls.__dictoffset__):
+        return _of_items
+    if is_keras(cls) or issubclass(cls, _followed()):
+        return _of_keras
+    plain = classes.is_plain(cls) or issubclass(cls, _OPEN)
+    return _of_plain if plain or container else None
 
 
 def _followed() -> tuple[type, ...]:
@@ -187,19 +260,56 @@ def _followed() -> tuple[type, ...]:
     return tuple(found)
 
 
-def _of_keras(value: Any, items: tuple[Any, ...] | None) -> Parts:
+def _of_cell(cell: types.CellType) -> Parts:
+    with contextlib.suppress(ValueError):  # not set yet
+        return Parts({"cell_contents": cell.cell_contents})
+    return Parts()
+
+
+def _of_globals(found: Globals) -> Parts:
+    names = sorted(found.names & found.values.keys())
+    return Parts({name: found.values[name] for name in names})
+
+
+def _of_items(value: Any) -> Parts:
+    return Parts(items=items_of(value))
+
+
+def _of_plain(value: Any) -> Parts:
+    cls = type(value)
+    container = isinstance(value, _CONTAINERS)
+    items = items_of(value) if container else None
+    attributes = _ordered(_attributes(value))
+    return Parts(attributes, items, others={f":{cls.__name__}": cls})
+
+
+def _of_keras(value: Any) -> Parts:
     """The parts of an object of Keras, of a backend, or of a class derived from one."""
-    cls, hidden = type(value), hidden_of(value)
+    cls = type(value)
+    hidden, owned = hidden_of(cls), owned_of(cls)
     attributes, muted = dict[str, Any](), dict[str, Any]()
-    for name, item in classes.attributes(value).items():
+    for name, item in _attributes(value).items():
         if name in hidden:
             continue
-        if not is_owned(value, name):
+        if name not in owned:
             attributes[name] = item
         elif not isinstance(item, keras.callbacks.Callback):  # those of the last fit
             muted[f".{name}"] = item
-    others = {} if classes.is_foreign(cls) else {f":{cls.__name__}": cls}
-    return Parts(_ordered(attributes), items, muted, others)
+    container = isinstance(value, _CONTAINERS)
+    items = items_of(value) if container else None
+    return Parts(_ordered(attributes), items, muted, _users(cls))
+
+
+@once
+def _users(cls: type) -> Mapping[str, type]:
+    """The class of an object, if it is the user's."""
+    return {} if classes.is_foreign(cls) else {f":{cls.__name__}": cls}
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    if classes.has_slots(type(value)):
+        return classes.attributes(value)
+    return dict(getattr(value, "__dict__", {}))
 
 
 def _ordered(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -208,7 +318,7 @@ def _ordered(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_class(cls: type) -> Parts | None:
-    if classes.is_of_others(cls):
+    if _is_of_others(cls):
         return None
     attributes, others = dict[str, Any](), dict[str, Any]()
     for name, item in list(vars(cls).items()):
@@ -216,7 +326,7 @@ def _of_class(cls: type) -> Parts | None:
             others[f".{name}"] = _function(item)
         elif _is_data(cls, name, item):
             attributes[name] = item
-    users = (base for base in cls.__bases__ if not classes.is_of_others(base))
+    users = (base for base in cls.__bases__ if not _is_of_others(base))
     others |= {f":{base.__name__}": base for base in users}
     return Parts(attributes, others=others)
 
@@ -238,7 +348,7 @@ def _function(item: Any) -> Any:
 
 
 def _of_function(function: types.FunctionType) -> Parts | None:
-    if classes.is_of_others(function):
+    if _is_of_others(function):
         return None
     names = function.__code__.co_freevars
     cells = zip(names, function.__closure__ or (), strict=True)
@@ -251,3 +361,11 @@ def _of_function(function: types.FunctionType) -> Parts | None:
     named = vars(function).items()
     own = {name: item for name, item in named if classes.is_attribute(name)}
     return Parts(own, others=others)
+
+
+_BY_TYPE: dict[type, Callable[[Any], Parts | None]] = {
+    types.CellType: _of_cell,
+    Globals: _of_globals,
+    types.FunctionType: _of_function,
+    type: _of_class,
+}

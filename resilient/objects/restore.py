@@ -20,13 +20,16 @@ import numpy as np
 from resilient.objects import kinds, leaves
 from resilient.objects.changes import changes
 from resilient.objects.parts import (
+    MISSING,
     Globals,
+    Node,
     Parts,
     hidden_of,
-    is_owned,
-    is_value,
+    items_of,
+    owned_of,
 )
-from resilient.objects.tree import CONTAINERS, MISSING, Node, Tree
+from resilient.objects.tree import Tree
+from resilient.objects.walk import CONTAINERS, is_value
 from resilient.serialization import Entries, Entry, classes
 from resilient.serialization.classes import Known
 from resilient.serialization.json_values import Reference, decode
@@ -141,9 +144,7 @@ class _Restore:
         tree.take_built()
         made = {h: x for h, x in self._wanted.items() if x.made is not None}
         self._new = {home: wanted.new() for home, wanted in made.items()}
-        nodes = [n for n in tree.watched() if n.outside or not tree.is_baked(n)]
-        if self._only_step:
-            nodes = [node for node in nodes if not node.outside]
+        nodes = tree.restorable(only_step=self._only_step)
         for node in nodes:
             if node.parts is None:
                 self._restore_leaf(node)
@@ -174,7 +175,7 @@ class _Restore:
         if wanted is not None and wanted.content is not None:
             self._write(node, *wanted.content)
         elif node.kind == "long":
-            if leaves.items_of(node.value) != node.kept:
+            if items_of(node.value) != node.kept:
                 self._reorder(node, np.arange(len(node.kept)))
         elif not (node.learned or self._is_as_it_was(node)):
             if node.kept is None:
@@ -280,8 +281,11 @@ class _Restore:
             return name == "cell_contents"
         if not classes.is_attribute(name) or kinds.names_a_place(owner, name):
             return False
-        hidden = {*hidden_of(owner), *self._tree.scope.hidden.get(home, ())}
-        if name in hidden or is_owned(owner, name):
+        cls = type(owner)
+        hidden = (
+            hidden_of(cls) | owned_of(cls) | self._tree.scope.hidden.get(home, set())
+        )
+        if name in hidden or name in self._tree.scope.hidden.get(home, ()):
             return False
         if not isinstance(owner, type) and name in getattr(owner, "__dict__", {}):
             return True

@@ -67,7 +67,7 @@ class SavedState(Generic[R_co]):
         """The same, with variables cast to the dtypes of these."""
         if self.saver is None:
             return self
-        from resilient.state.other_dtypes import cast
+        from resilient.state.layouts import cast
 
         variables, tensors = cast(self.run.variables, self.tensors, live)
         run = replace(self.run, variables=variables)

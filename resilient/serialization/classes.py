@@ -16,7 +16,6 @@ encoded there either: a value is either restored, or reported as lost beforehand
 import collections
 import contextlib
 import dataclasses
-import functools
 import operator
 import sys
 import types
@@ -26,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from resilient.errors import CheckpointMismatchError
+from resilient.once import once
 
 # Libraries whose objects have state that attributes do not show.
 _FOREIGN = frozenset(
@@ -37,11 +37,13 @@ _MADE_IN_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 _TRANSPARENT = frozenset({"object", "ABC", "Generic", "Protocol"})
 
 
+@once
 def top_module(cls: type) -> str:
     """The package of a class."""
-    return str(getattr(cls, "__module__", "")).partition(".")[0]
+    return _module(cls).partition(".")[0]
 
 
+@once
 def is_plain(cls: type) -> bool:
     """Whether instances of ``cls`` are nothing but their attributes."""
     if issubclass(cls, type) or vars(object)["__new__"] is not cls.__new__:
@@ -54,10 +56,10 @@ def is_plain(cls: type) -> bool:
 
 def is_foreign(cls: Any) -> bool:
     """Whether a class or function is the standard library's, Keras's or a backend's."""
-    module = top_module(cls)
-    return module in sys.stdlib_module_names or module in _FOREIGN
+    return _is_foreign(_module(cls))
 
 
+@once
 def is_of_library(cls: type) -> bool:
     """Whether it is, or derives from, a class of another installed library."""
     found = bases(cls)
@@ -75,15 +77,30 @@ def bases(cls: type) -> list[type]:
 
 def is_installed(cls: Any) -> bool:
     """Whether a class or function belongs to a library rather than to user code."""
-    return _is_library(str(getattr(cls, "__module__", "")))
+    return _is_library(_module(cls))
 
 
 def is_of_others(thing: Any) -> bool:
     """Whether a class or function is of the standard library or any other library."""
-    return is_foreign(thing) or is_installed(thing)
+    return is_others_module(_module(thing))
 
 
-@functools.lru_cache(4096)
+@once
+def is_others_module(name: str) -> bool:
+    """Whether the module of this name is of the standard or any other library."""
+    return _is_foreign(name) or _is_library(name)
+
+
+def _module(thing: Any) -> str:
+    return str(getattr(thing, "__module__", ""))
+
+
+def _is_foreign(module: str) -> bool:
+    top = module.partition(".")[0]
+    return top in sys.stdlib_module_names or top in _FOREIGN
+
+
+@once
 def _is_library(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
@@ -99,12 +116,13 @@ def attributes(value: object) -> dict[str, Any]:
     return found
 
 
+@once
 def has_slots(cls: type) -> bool:
     """Whether instances have attributes outside their ``__dict__``."""
     return bool(_slots(cls))
 
 
-@functools.cache
+@once
 def _slots(cls: type) -> list[tuple[str, types.MemberDescriptorType]]:
     return [
         (name, member)
@@ -146,6 +164,7 @@ def rebuild(cls: Any, state: dict[str, Any]) -> Any:
     return value
 
 
+@once
 def is_attribute(name: object) -> bool:
     """Whether it can name a data attribute, unlike ``__class__``."""
     return isinstance(name, str) and not (name.startswith("__") and name.endswith("__"))

@@ -5,9 +5,7 @@ from that. Subclasses of a type are not matched: they could hold more.
 """
 
 import enum
-import math
 import pathlib
-import re
 import struct
 import sys
 import warnings
@@ -27,9 +25,6 @@ from numpy.random import Generator, RandomState
 
 from resilient.serialization import classes, json_arrays, rng
 from resilient.serialization.classes import NotKnownError
-
-_EXACT_INT = 2**53  # beyond this some JSON tools round
-_SURROGATE = re.compile("[\ud800-\udfff]")  # which JSON would join or refuse
 
 
 class Codec(NamedTuple):
@@ -159,15 +154,6 @@ _BIT_GENERATORS: dict[str, type] = {
     for name in ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 }
 
-# JSON's own types: which of their values JSON holds exactly, as they are.
-PLAIN: dict[type, Callable[[Any], bool]] = {
-    type(None): lambda value: True,
-    bool: lambda value: True,
-    int: lambda value: abs(value) < _EXACT_INT,
-    float: math.isfinite,  # as the shortest text that reads back the same, and -0.0
-    str: lambda value: not _SURROGATE.search(value),
-}
-
 BY_TYPE: dict[type, Codec] = {
     int: Codec("int", hex, lambda text: int(text, 16)),
     float: Codec("float", _of_float, _to_float),
@@ -234,6 +220,5 @@ BY_TAG = {
 
 
 def find_codec(value: Any) -> Codec | None:
-    """The codec of a value; None for one that cannot be saved."""
-    found = BY_TYPE.get(type(value))
-    return found or next((row for fits, row in _FAMILIES if fits(value)), None)
+    """The codec of a value of a family; None for one that cannot be saved."""
+    return next((row for fits, row in _FAMILIES if fits(value)), None)

@@ -15,6 +15,7 @@ classes and functions are chosen among those in ``known``.
 """
 
 import contextlib
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -25,9 +26,9 @@ from resilient.serialization import Encoded, classes, json_arrays
 from resilient.serialization.classes import NOTHING, Known
 from resilient.serialization.json_types import (
     BY_TAG,
+    BY_TYPE,
     DICT,
     LIST,
-    PLAIN,
     TENSOR,
     find_codec,
 )
@@ -38,6 +39,8 @@ Refer = Callable[[Any, str], str | None]
 
 _PACK_LENGTH = 64  # longer lists of only floats or only ints are kept as one array
 _DEPTH = 100
+_EXACT_INT = 2**53  # beyond this some JSON tools round
+_SURROGATE = re.compile("[\ud800-\udfff]")  # which JSON would join or refuse
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -141,8 +144,14 @@ def _tagged(tag: str, content: Encoded) -> Encoded:
 
 
 def _is_plain(value: Any) -> bool:
-    is_exact = PLAIN.get(type(value))
-    return is_exact is not None and is_exact(value)
+    """Whether JSON holds a value exactly, as it is."""
+    cls = type(value)
+    if cls is str:
+        return not _SURROGATE.search(value)
+    if cls is int:
+        return bool(abs(value) < _EXACT_INT)
+    # As the shortest text that reads back the same, and -0.0.
+    return value is None or cls is bool or (cls is float and math.isfinite(value))
 
 
 class _Place(NamedTuple):
@@ -182,14 +191,15 @@ class _Place(NamedTuple):
             return value
         if type(value) is np.ndarray and not value.dtype.hasobject:
             return self.array(value)
-        if classes.reference(value) is not None:
+        if callable(value) and classes.reference(value) is not None:
             return _tagged("import", self.admitted(value, value))
         inner = self.inside(value)
         if type(value) is list and not _is_packed(value):
             return inner.items(value)
         if type(value) is dict:
             return _tagged(DICT.tag, inner.pairs(value))
-        codec = LIST if type(value) is list else find_codec(value)
+        codec = LIST if type(value) is list else BY_TYPE.get(type(value))
+        codec = codec or find_codec(value)
         if codec is None:
             raise NotEncodable(self.path, value)
         if codec is TENSOR and self.arrays is None:

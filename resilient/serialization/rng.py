@@ -23,7 +23,7 @@ from resilient.serialization.schema import taking
 PYTHON: random.Random = random.getstate.__self__  # type: ignore[attr-defined]
 NUMPY: np.random.RandomState = np.random.get_state.__self__  # type: ignore[attr-defined]
 
-_KINDS = (
+KINDS = (
     np.random.Generator,
     np.random.BitGenerator,
     np.random.RandomState,
@@ -42,7 +42,7 @@ def global_generators() -> dict[str, Any]:
 
 def is_generator(value: Any) -> bool:
     """Whether it is a generator or seed sequence of Python, NumPy or PyTorch."""
-    return is_torch_generator(value) or isinstance(value, _KINDS)
+    return is_torch_generator(value) or isinstance(value, KINDS)
 
 
 def is_torch_generator(value: Any) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from resilient.serialization import JSON
 from resilient.state.difference import SETTINGS, Difference, changed, edits, line
-from resilient.state.settings import is_referred
+from resilient.state.settings import REFERRED
 
 _LAYER_SETTING = re.compile(r"(?:layer|operation) \d+ (?:.* )?\((\w+)\)\.(\w+).*")
 _OF_LAYERS = ("layer ", "operation ", "connections of ")
@@ -121,7 +121,7 @@ def _of(name: str, of: str) -> str:
         return "batch_size" if name == "data batch_size" else "data"
     if name in ("backend", "optimizer"):
         return name
-    if is_referred(name):
+    if REFERRED.fullmatch(name):
         return SETTINGS
     if name.startswith(_METRICS):
         return SETTINGS if name.endswith(": code") else "metrics"

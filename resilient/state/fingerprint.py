@@ -24,7 +24,7 @@ from resilient.backends.determinism import in_effect
 from resilient.serialization import JSON
 from resilient.state import replicas
 from resilient.state.build import is_built
-from resilient.state.settings import Settings, is_referred, optimizers
+from resilient.state.settings import REFERRED, Settings, optimizers
 
 # Arguments of fit that may change between attempts, but not between processes.
 _SHARED = ("epochs", "validation_freq", "validation_steps", "class_weight")
@@ -176,7 +176,7 @@ class RunFingerprint:
             **{
                 name: fact
                 for name, fact in either.items()
-                if name.partition(" ")[0] not in mine and not is_referred(name)
+                if name.partition(" ")[0] not in mine and not REFERRED.fullmatch(name)
             },
         }
 

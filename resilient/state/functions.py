@@ -1,24 +1,23 @@
 """Finds the global names that code of the user uses."""
 
 import dis
-import functools
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
+from resilient.once import once
 from resilient.serialization import classes
 
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
-def global_names(function: types.FunctionType) -> Iterator[tuple[dict[str, Any], str]]:
+def global_names(function: types.FunctionType) -> list[tuple[dict[str, Any], str]]:
     """The mapping and the name of each global that a function uses.
 
     Attributes of the user's own modules count as well, as in ``settings.rate``, even if
     the function itself imports them.
     """
-    code = function.__code__
+    code, found = function.__code__, list[tuple[dict[str, Any], str]]()
     imported = (sys.modules.get(name) for name in code.co_names)
     modules = [each for each in imported if each is not None]
     entered: set[int] = set()
@@ -28,10 +27,10 @@ def global_names(function: types.FunctionType) -> Iterator[tuple[dict[str, Any],
             if isinstance(value, types.ModuleType):
                 modules.append(value)
             else:
-                yield function.__globals__, name
+                found.append((function.__globals__, name))
     while modules:
         module = modules.pop()
-        if id(module) in entered or _is_of_library(module):
+        if id(module) in entered or classes.is_others_module(module.__name__):
             continue
         entered.add(id(module))
         values = vars(module)
@@ -40,10 +39,11 @@ def global_names(function: types.FunctionType) -> Iterator[tuple[dict[str, Any],
             if isinstance(value, types.ModuleType):
                 modules.append(value)
             elif name in values:
-                yield values, name
+                found.append((values, name))
+    return found
 
 
-@functools.lru_cache(4096)
+@once
 def _names(code: types.CodeType) -> tuple[str, ...]:
     found = dict.fromkeys(
         each.argval for each in dis.get_instructions(code) if each.opname in _GLOBALS
@@ -54,15 +54,10 @@ def _names(code: types.CodeType) -> tuple[str, ...]:
     return tuple(found)
 
 
-@functools.lru_cache(4096)
+@once
 def _attributes(code: types.CodeType) -> tuple[str, ...]:
     found = dict.fromkeys(code.co_names)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             found.update(dict.fromkeys(_attributes(inner)))
     return tuple(found)
-
-
-def _is_of_library(module: types.ModuleType) -> bool:
-    probe = types.SimpleNamespace(__module__=module.__name__)
-    return classes.is_of_others(probe)

@@ -1,37 +1,10 @@
-"""Finds the copies of a variable in this process, if a model has several replicas.
-
-Weights and optimizer are the same in all replicas: one copy is saved, and restored to
-all. State that a replica computes from its part of a batch (BatchNorm statistics,
-seeds, metrics) is its own, and is named by the replica's global number, so a resume may
-place replicas in different processes.
-"""
+"""Counts the replicas of a model, in all processes together."""
 
 from typing import Any
 
 import keras
 
 from resilient import keras_internals
-from resilient.keras_internals.strategies import is_read_by_replica, replica_components
-
-SHARED = ("trainable", "optimizer")  # groups that are equal in all replicas
-
-# Suffix of a tensor's name -> its copies in this process, all equal.
-Copies = dict[str, list[Any]]
-
-
-def copies(group: str, target: Any) -> Copies:
-    """The copies in this process of a Keras or backend variable.
-
-    Args:
-        group: The group of state that it belongs to, see ``variables``.
-        target: The variable.
-    """
-    found = _components(target)
-    if not found:
-        return {"": [target]}
-    if group in SHARED and not is_read_by_replica(target):
-        return {"": list(found.values())}
-    return {f".replica_{number}": [each] for number, each in found.items()}
 
 
 def count(model: keras.Model) -> int:
@@ -47,8 +20,8 @@ def count_under(strategy: Any) -> int:
     parallel = keras.distribution.distribution()
     if keras_internals.BACKEND == "torch" and parallel is not None:
         # A process has one replica, on any number of devices.
-        return min(int(parallel.num_model_replicas), _ranks())
-    return _ranks()
+        return min(int(parallel.num_model_replicas), ranks())
+    return ranks()
 
 
 def strategy_of(model: keras.Model) -> Any:
@@ -65,31 +38,10 @@ def are_in_several_processes(model: keras.Model) -> bool:
         import jax
 
         return bool(jax.process_count() > 1)
-    return _ranks() > 1
+    return ranks() > 1
 
 
-def _components(target: Any) -> dict[int, Any]:
-    """Replica number -> its copy; empty with a single replica."""
-    if keras_internals.BACKEND == "tensorflow":
-        return replica_components(target)
-    several = keras_internals.BACKEND == "torch" and _ranks() > 1
-    if several and count_under(None) > 1:
-        return _of_this_rank(target)
-    return {}
-
-
-def _of_this_rank(target: Any) -> dict[int, Any]:
-    import torch.distributed as dist
-    from torch.distributed.tensor import DTensor
-
-    if isinstance(getattr(target, "_value", target), DTensor):
-        return {}  # ranks hold shards of one value
-    parallel = keras.distribution.distribution()
-    # Ranks that share one replica have equal copies.
-    return {dist.get_rank() if parallel is None else parallel.data_shard_id: target}
-
-
-def _ranks() -> int:
+def ranks() -> int:
     """The number of torch ranks; a JAX array has one value on all devices."""
     if keras_internals.BACKEND != "torch":
         return 1

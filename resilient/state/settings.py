@@ -54,7 +54,8 @@ _NO_ARGUMENTS = (
 _LIBRARIES = ("jax", "jaxlib", "tensorflow", "torch")
 _LARGEST = 1 << 20  # elements of an array that are compared
 _LONGEST = 1000  # items of a container
-_REFERRED = re.compile(r".* (?:uses|remembers) .*|.*\.__self__.*")
+# Names of what functions refer to: the time, a directory, a rank...
+REFERRED = re.compile(r".* (?:uses|remembers) .*|.*\.__self__.*")
 _NAMES: "weakref.WeakKeyDictionary[type, tuple[str, ...]]" = weakref.WeakKeyDictionary()
 
 
@@ -254,11 +255,6 @@ def items_of(value: Any) -> dict[str, Any]:
     if isinstance(value, (list, tuple)):
         return {f"[{index}]": item for index, item in enumerate(value)}
     return {}
-
-
-def is_referred(name: str) -> bool:
-    """Whether it is what a function refers to: the time, a directory, a rank..."""
-    return _REFERRED.fullmatch(name) is not None
 
 
 def settings_of(cls: type) -> tuple[str, ...]:

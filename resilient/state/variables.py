@@ -4,6 +4,11 @@ There are four groups, named as in Keras (trainable, non_trainable, optimizer, m
 and ``extra``: attributes of the model or a layer that are in none of them (a second
 optimizer, seed generators, raw backend variables, torch buffers).
 
+Weights and optimizer are the same in all replicas of a model: one copy is saved, and
+restored to all. State that a replica computes from its part of a batch (BatchNorm
+statistics, seeds, metrics) is its own, and is named by the replica's global number, so
+a resume may place replicas in different processes.
+
 Tensors are matched by structure (group, order, shape, dtype). Paths are only for
 messages: Keras's automatic names differ from one process to the next.
 """
@@ -20,6 +25,8 @@ import keras
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.errors import message
+from resilient.keras_internals.strategies import is_read_by_replica, replica_components
+from resilient.once import once
 from resilient.serialization import JSON
 from resilient.state import replicas
 
@@ -27,6 +34,10 @@ GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
 LOOP = "loop"  # the only group whose variables a custom loop names itself
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _PLACE = re.compile(r".*?\.\d+(?=\.)")
+
+SHARED = ("trainable", "optimizer")  # groups that are equal in all replicas
+# Suffix of a tensor's name -> its copies in this process, all equal.
+Copies = dict[str, list[Any]]
 
 Saved = Sequence[JSON]  # the variables in a checkpoint, as ``Leaf.to_json``
 
@@ -51,7 +62,7 @@ class Leaf:
     shape: tuple[int, ...]
     dtype: str
     target: Any
-    copies: replicas.Copies
+    copies: Copies
     slot: tuple[str, int]
 
     def to_json(self) -> JSON:
@@ -77,6 +88,16 @@ def variables_of(model: Any) -> Iterator[Variable]:
     extras = [extra for extra in _extras(model) if is_new(extra[1], seen)]
     for index, (path, target) in enumerate(extras):
         yield "extra", index, path, target
+
+
+def count(model: Any) -> int:
+    """The number of variables of a model or a layer."""
+    return sum(1 for _ in variables_of(model))
+
+
+def listed(live: Iterable[Leaf]) -> list[JSON]:
+    """These, as in a checkpoint."""
+    return [leaf.to_json() for leaf in live]
 
 
 def leaves_of(variables: Iterable[Any]) -> list[Leaf]:
@@ -185,7 +206,7 @@ def kept(backend: Backend, live: Sequence[Leaf]) -> Iterator[None]:
     try:
         yield
     finally:
-        assign(backend, [leaf.to_json() for leaf in live], live, before)
+        assign(backend, listed(live), live, before)
 
 
 def _group(model: keras.Model, group: str) -> list[Any]:
@@ -212,9 +233,45 @@ def leaf(group: str, index: int, path: str, target: Any, *, of: str = "") -> Lea
         shape=tuple(map(int, target.shape)),
         dtype=(getattr(dtype, "name", None) or str(dtype)).removeprefix("torch."),
         target=target,
-        copies=replicas.copies(group, target),
+        copies=_copies(group, target),
         slot=(group, index),
     )
+
+
+def _copies(group: str, target: Any) -> Copies:
+    """The copies in this process of a Keras or backend variable.
+
+    Args:
+        group: The group of state that it belongs to, see ``variables``.
+        target: The variable.
+    """
+    found = _components(target)
+    if not found:
+        return {"": [target]}
+    if group in SHARED and not is_read_by_replica(target):
+        return {"": list(found.values())}
+    return {f".replica_{number}": [each] for number, each in found.items()}
+
+
+def _components(target: Any) -> dict[int, Any]:
+    """Replica number -> its copy; empty with a single replica."""
+    if keras_internals.BACKEND == "tensorflow":
+        return replica_components(target)
+    several = keras_internals.BACKEND == "torch" and replicas.ranks() > 1
+    if several and replicas.count_under(None) > 1:
+        return _of_this_rank(target)
+    return {}
+
+
+def _of_this_rank(target: Any) -> dict[int, Any]:
+    import torch.distributed as dist
+    from torch.distributed.tensor import DTensor
+
+    if isinstance(getattr(target, "_value", target), DTensor):
+        return {}  # ranks hold shards of one value
+    parallel = keras.distribution.distribution()
+    # Ranks that share one replica have equal copies.
+    return {dist.get_rank() if parallel is None else parallel.data_shard_id: target}
 
 
 # Each save has it, and thousands of new objects make Python collect garbage.
@@ -249,7 +306,7 @@ def _extras(model: keras.Model) -> Iterator[tuple[str, Any]]:
         held = {
             name: found
             for name, value in vars(layer).items()
-            if isinstance(value, _HOLDING) and (found := _variables(value))
+            if _holds(type(value)) and (found := _variables(value))
         }
         # Private ones last: public names say more than TensorFlow's tracking.
         for name in sorted(held, key=lambda name: (name.startswith("_"), name)):
@@ -273,6 +330,11 @@ _HOLDING = (
 )
 
 
+@once
+def _holds(cls: type) -> bool:
+    return issubclass(cls, _HOLDING)
+
+
 def _variables(value: Any, within: frozenset[int] = frozenset()) -> list[Any]:
     """The variables in a value of one of these types."""
     if isinstance(value, keras.optimizers.Optimizer) and not value.built:
@@ -288,5 +350,5 @@ def _variables(value: Any, within: frozenset[int] = frozenset()) -> list[Any]:
     within |= {id(value)}
     items = vars(value) if isinstance(value, keras.losses.Loss) else value
     items = items.values() if isinstance(items, dict) else items
-    holding = [item for item in items if isinstance(item, _HOLDING)]
+    holding = [item for item in items if _holds(type(item))]
     return [v for item in holding for v in _variables(item, within)]

@@ -175,7 +175,7 @@ class RunState(ABC):
             every = {name: value for name, value in every.items() if name in own}
         run = replace(
             run,
-            variables=[leaf.to_json() for leaf in live],
+            variables=variables.listed(live),
             replicas=self._part.replicas,
             arrays=sorted(arrays),
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resilient.errors import CheckpointMismatchError, ResilientError
+from resilient.once import forget
 from resilient.progress import Progress
 from resilient.user_line import ending_at_user_line
 
@@ -37,6 +38,8 @@ def under_way(session: "Session") -> Iterator[None]:
         yield
     finally:
         del _threads[session]
+        if not _threads:
+            forget()
 
 
 def is_inside_a_run() -> bool:

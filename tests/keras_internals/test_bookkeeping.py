@@ -4,7 +4,7 @@ import keras
 import pytest
 from support import fitting
 
-from resilient.keras_internals.bookkeeping import is_owned
+from resilient.keras_internals.bookkeeping import owned_by
 
 # Keras on NumPy 2 (keras.Variable.__array__).
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
@@ -33,9 +33,9 @@ def test_private_names_are_keras_own_if_its_code_stores_them(eager):
     users = {"_seen", "counted", "_calls", "log"}
     for part in (net, *net.layers, net.optimizer, *net.metrics):
         private = {name for name in vars(part) if name.startswith("_")}
-        owned = {name for name in private if is_owned(type(part), name)}
+        owned = private & owned_by(type(part))
         assert private - owned <= users
-        assert not any(is_owned(type(part), name) for name in users)
+        assert users.isdisjoint(owned_by(type(part)))
 
 
 def test_what_any_module_of_torch_has_is_torchs_own():
@@ -45,5 +45,5 @@ def test_what_any_module_of_torch_has_is_torchs_own():
     class Net(torch.nn.Sequential):
         pass
 
-    assert all(is_owned(Net, name) for name in ("training", "_buffers"))
-    assert not is_owned(Net, "history")
+    assert {"training", "_buffers"} <= owned_by(Net)
+    assert "history" not in owned_by(Net)

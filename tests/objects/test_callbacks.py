@@ -28,7 +28,7 @@ from resilient.errors import (
     NotExactWarning,
     NotSupportedError,
 )
-from resilient.objects.callbacks import progress_bar
+from resilient.objects.callbacks import special
 from resilient.objects.callbacks.capture import CallbackStates, monitored
 from resilient.policies import every
 
@@ -1362,8 +1362,8 @@ def test_a_function_from_a_module_may_be_rebound():
 def test_keras_still_has_the_names_that_we_use(tmp_path):
     """Nothing else tells that a callback went on another way in a newer Keras."""
     bar = vars(keras.utils.Progbar(target=3))
-    for name in progress_bar.CLOCKS:
-        assert name in bar, f"Progbar.{name} is gone: see progress_bar"
+    for name in special.CLOCKS:
+        assert name in bar, f"Progbar.{name} is gone: see special"
     assert "progbar" in vars(keras.callbacks.ProgbarLogger())
     logger, _ = csv_logger(tmp_path / "a.csv", append=False)
     for name in ("csv_file", "writer", "keys", "append_header", "sep", "filename"):

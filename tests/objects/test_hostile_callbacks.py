@@ -151,15 +151,16 @@ def test_a_place_that_the_script_changed_is_named(tmp_path):
 
 def test_a_file_of_the_user_is_never_overwritten(tmp_path):
     """Of a file only the place is kept; its content is not a checkpoint's to say."""
-    from resilient.objects import buffers
+    from resilient.objects import kinds, leaves
 
     path = tmp_path / "data"
     path.write_text("precious")
     with open(path, "r+") as file:
-        kind, (name, _, content) = buffers.held(file)
+        kind = kinds.kind_of(file, files=True)
+        name, _, content = leaves.read(file, kind)
         assert content is None
         with pytest.raises(ValueError, match="not in memory"):
-            buffers.write(file, kind, (name, 0, "overwritten"))
+            leaves.write(file, kind, (name, 0, "overwritten"))
     assert path.read_text() == "precious"
 
 

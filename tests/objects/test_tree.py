@@ -4,9 +4,11 @@ The same means equal and shared alike: what was one object is one object again, 
 the script made is still what the script made.
 """
 
+import gc
 import itertools
 import json
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from resilient.errors import CorruptCheckpointError, NotExactWarning
 from resilient.objects.attributes import Attributes
+from resilient.once import forget
 from resilient.serialization.json_values import decode, encode
 
 NAMES = ("a", "b", "c")
@@ -193,3 +196,33 @@ def test_what_was_never_saved_is_an_error_that_says_so(home, entry):
             entry[key] = kind, encode(plain, arrays, "v")
     with pytest.raises(CorruptCheckpointError, match="malformed"):
         Attributes({"x": Rows()}).restore({"objects": {home: entry}, "arrays": arrays})
+
+
+class Holder:
+    """A plain object."""
+
+    def __init__(self) -> None:
+        self.before: Any = None
+
+
+def test_an_attribute_of_none_that_gave_way_to_another_is_a_change():
+    holder = Holder()
+    attributes = Attributes({"holder": holder})
+    del holder.before
+    holder.after = None
+    state = attributes.capture()["objects"]["holder"]
+    assert state == {"attributes": {"after": None}, "gone": ["before"]}
+
+
+def test_no_class_is_kept_alive_once_training_is_over():
+    class Local(Holder):
+        def large(self) -> int:
+            return len(content)
+
+    content = np.zeros(9)
+    Attributes({"local": Local()}).capture()
+    found = weakref.ref(Local)
+    del Local
+    forget()
+    gc.collect()
+    assert found() is None

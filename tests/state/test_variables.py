@@ -297,8 +297,8 @@ def training_iterator(net):
         settings=lambda argument: SourceContext(get_backend(), argument=argument),
         share=ShardedData(),
     )
-    attempt = SimpleNamespace(inputs=inputs, parallel=ParallelStrategy())
-    return TrainingIterator(attempt, **given)
+    session = SimpleNamespace(parallel=ParallelStrategy())
+    return TrainingIterator(session, inputs, given)
 
 
 def build(net, saved):

@@ -91,6 +91,10 @@ def _source(loader: Any, settings: SourceContext) -> Replayed:
     names = {cls.__name__ for cls in type(loader).__mro__}
     if "StatefulDataLoader" in names and can_tell(loader):
         return Torchdata(loader, settings)
-    if iterable and not loader.num_workers and kinds.has_state_dict(loader.dataset):
+    if (
+        iterable
+        and not loader.num_workers
+        and kinds.has_state_dict(type(loader.dataset))
+    ):
         return IterableState(loader, settings)
     return Replayed(loader, settings)

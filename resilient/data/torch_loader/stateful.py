@@ -120,7 +120,7 @@ class IterableState(FromState):
             return position
         fetcher = self._batches._dataset_fetcher
         dataset, iterator = fetcher.dataset, fetcher.dataset_iter
-        apart = iterator is not dataset and kinds.has_state_dict(iterator)
+        apart = iterator is not dataset and kinds.has_state_dict(type(iterator))
         state = {
             "dataset": dataset.state_dict(),
             "iterator": iterator.state_dict() if apart else None,
@@ -144,9 +144,8 @@ class IterableState(FromState):
 def can_tell(loader: Any) -> bool:
     """Whether the state of a ``StatefulDataLoader`` determines its order."""
     if _is_iterable(loader):
-        return kinds.has_state_dict(
-            loader.dataset
-        )  # otherwise it would replay, unverified
+        # Otherwise it would replay, unverified.
+        return kinds.has_state_dict(type(loader.dataset))
     return type(loader._index_sampler).__module__.startswith("torchdata.")
 
 

@@ -24,15 +24,14 @@ from resilient.errors import warn_not_exact
 from resilient.keras_internals import BACKEND
 from resilient.objects import kinds
 from resilient.objects.adapters.keras_objects import parts_of
-from resilient.objects.callbacks.files import CsvFile, ModelFile
-from resilient.objects.callbacks.orbax import OrbaxSteps
-from resilient.objects.callbacks.progress_bar import ProgressBar
-from resilient.objects.callbacks.special import Special
+from resilient.objects.callbacks.files import CsvFile, ModelFile, OrbaxSteps
+from resilient.objects.callbacks.special import ProgressBar, Special
 from resilient.objects.callbacks.tensorboard import EventFiles
 from resilient.objects.changes import changes, settle
 from resilient.objects.restore import plan
 from resilient.objects.training_setup import is_eager
-from resilient.objects.tree import Scope, Tree, is_below
+from resilient.objects.tree import Tree
+from resilient.objects.walk import Scope, is_below
 from resilient.serialization import Encoded, Entries
 from resilient.serialization.json_values import decode, encode
 from resilient.serialization.schema import taking
@@ -95,7 +94,9 @@ class CallbackStates:
             for keras_name, cls in _SPECIAL.items()
             if isinstance(callback, getattr(keras.callbacks, keras_name, ()))
         }
-        asked = {n: c for n, c in self._callbacks.items() if kinds.has_state_dict(c)}
+        asked = {
+            n: c for n, c in self._callbacks.items() if kinds.has_state_dict(type(c))
+        }
         self._known = {n: known_in(c.state_dict) for n, c in asked.items()}
         self._kinds = {n: _kind(c, n in asked) for n, c in self._callbacks.items()}
         self.tree: Tree = Tree(

@@ -1,7 +1,8 @@
-"""Keeps the files that ``ModelCheckpoint`` and ``CSVLogger`` write.
+"""Keeps the files that Keras's callbacks write, but for TensorBoard's.
 
-Code after a fit loads the one, and a later fit may write to the same path (the folds of
-a cross-validation); Keras empties the other when training begins. So each checkpoint
+Code after a fit loads the file of a ``ModelCheckpoint``, and a later fit may write to
+the same path (the folds of a cross-validation); Keras empties that of a ``CSVLogger``
+when training begins. So each checkpoint
 holds the file as it was then, and a resume restores it to the script's current path, if
 something else is there.
 
@@ -141,3 +142,32 @@ class CsvFile(ModelFile):
         file.truncate()
         file.buffer.write(content.data)
         file.flush()
+
+
+class OrbaxSteps(Special):
+    """The directory of an ``OrbaxCheckpoint`` callback: the steps that it wrote.
+
+    A snapshot waits until they are written and records their numbers. A resume deletes
+    later ones: the callback writes them once more, and Orbax refuses an existing step.
+    Remote directories are not touched.
+    """
+
+    skipped = frozenset({"checkpointer", "_async_futures", "_multihost_initialized"})
+
+    def state(self) -> list[int]:
+        self._callback.wait_until_finished()
+        return self._steps()
+
+    def restore(self, state: list[int]) -> None:
+        for step in self._steps():
+            if step not in state:
+                self._callback.checkpointer.delete(step)
+
+    def begin_anew(self, began: float) -> None:
+        directory = Path(str(self._callback.checkpointer.directory))
+        if directory.is_dir():
+            found = {s: (directory / str(s)).stat().st_mtime for s in self._steps()}
+            self.restore([step for step, time in found.items() if time < began])
+
+    def _steps(self) -> list[int]:
+        return sorted(found.step for found in self._callback.checkpointer.checkpoints)

@@ -18,6 +18,9 @@ _INEXACT = {
     "log_dir": "TensorBoard may show missing or duplicate steps",
 }
 
+# Attributes of keras.utils.Progbar; missing ones are skipped.
+CLOCKS = ("_start", "_time_at_epoch_start", "_time_after_first_step")
+
 
 class Special:
     """The special state of one callback.
@@ -82,3 +85,17 @@ def set_clocks(owner: Any, clocks: Iterable[str], ago: Mapping[str, float]) -> N
     """Set times as if none had passed since ``elapsed``."""
     now = time.time()
     vars(owner).update({name: now - ago[name] for name in clocks if name in ago})
+
+
+class ProgressBar(Special):
+    """The times of Keras's progress bar, so that it shows how long a step takes."""
+
+    skipped = frozenset({"progbar", "verbose", "epochs"})
+
+    def state(self) -> dict[str, dict[str, float]] | None:
+        bar = self._callback.progbar
+        return {"ago": elapsed(bar, CLOCKS)} if bar else None
+
+    def restore(self, state: dict[str, dict[str, float]]) -> None:
+        if self._callback.progbar is not None:  # the epoch has begun
+            set_clocks(self._callback.progbar, CLOCKS, state["ago"])

@@ -112,7 +112,7 @@ class ResilientFit(OnDirectory):
     @method_shown_as(signature.KerasArguments)
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, or resume the last attempt; takes the arguments of ``model.fit``."""
-        from resilient.state.model_type import require_model
+        from resilient.keras_internals import require_model
 
         require_model(self._model)
         signature.require_known(self._model.fit, kwargs, signature.OPTIONS)
@@ -185,8 +185,8 @@ class ResilientFit(OnDirectory):
             CheckpointMismatchError: It belongs to a different model; nothing was
                 changed.
         """
+        from resilient.keras_internals import require_model
         from resilient.state import replicas
-        from resilient.state.model_type import require_model
         from resilient.training.fit.run import restore_model
         from resilient.training.session import load
 

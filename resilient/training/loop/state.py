@@ -12,7 +12,8 @@ from resilient.distributed.checks.model import require_same_values
 from resilient.distributed.group import Group
 from resilient.errors import NotSupportedError
 from resilient.objects.changes import changes as find_changes
-from resilient.objects.tree import Scope, Tree
+from resilient.objects.tree import Tree
+from resilient.objects.walk import Scope
 from resilient.progress import Progress
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import LoopRun

@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 from resilient.errors import NotExactWarning
-from resilient.objects import leaves, sizing
+from resilient.objects import kinds, leaves
 from resilient.objects.attributes import Attributes
 from resilient.serialization.batches import checksum
 from resilient.serialization.json_values import decode, encode
 
 pytestmark = [pytest.mark.sources, pytest.mark.waits]
 
-BIG = sizing.WHOLE_BYTES // 8 + 1  # elements of the smallest large array
+BIG = kinds.WHOLE_BYTES // 8 + 1  # elements of the smallest large array
 
 
 class Inner:
@@ -307,7 +307,7 @@ def test_what_cannot_be_kept_is_named():
     data = Data(table=table, cache={}, numbers=itertools.count())
     attributes = Attributes({"x": data})
     data.table = table.sample(frac=1, random_state=1)
-    data.cache = {i: (np.zeros(2), np.zeros(1)) for i in range(sizing.LEAVES)}
+    data.cache = {i: (np.zeros(2), np.zeros(1)) for i in range(kinds.LEAVES)}
     captured = through_json(attributes.capture())
     assert {name.split()[0] for name in attributes.uncaptured()} == {
         *("Data.table", "Data.cache", "Data.numbers")
@@ -329,17 +329,14 @@ def test_large_arrays_are_never_read_whole_unless_they_changed(monkeypatch):
     """The cost is told in bytes, not in seconds."""
     read = []
     plain = leaves.as_bytes
-    for module in (leaves, sizing):
-        monkeypatch.setattr(
-            module,
-            "as_bytes",
-            lambda array: read.append(array.nbytes) or plain(array),
-        )
+    monkeypatch.setattr(
+        leaves, "as_bytes", lambda array: read.append(array.nbytes) or plain(array)
+    )
     data = Data(x=np.zeros(4 * BIG), parts=[np.zeros(BIG), np.zeros(BIG)], y=[0.5] * 99)
     attributes = Attributes({"x": data})
     for _ in range(3):
         assert attributes.capture() == {}
-    assert sum(read) < 4 * 4 * 8 * sizing.SAMPLED
+    assert sum(read) < 4 * 4 * 8 * leaves.SAMPLED
 
 
 def test_large_array_shuffled_in_place_is_kept():
@@ -359,7 +356,7 @@ def test_larger_array_shuffled_in_place_is_named(monkeypatch):
 
 
 def test_long_list_that_was_shuffled_is_kept_as_its_order():
-    names = [f"image-{i}.png" for i in range(2 * sizing.LEAVES)]
+    names = [f"image-{i}.png" for i in range(2 * kinds.LEAVES)]
 
     def change(data):
         random.Random(1).shuffle(data.names)
