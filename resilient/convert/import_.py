@@ -191,7 +191,7 @@ def _unknown(model: "keras.Model", leaves: "list[Leaf]") -> list[str]:
 
 
 def _require_compiled_alone(model: "keras.Model") -> None:
-    from resilient.state import replicas
+    from resilient.keras_internals import replicas
 
     problem = ""
     if not model.built:

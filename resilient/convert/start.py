@@ -323,7 +323,7 @@ def _of_file(
     """What fits, of what an import reads."""
     from resilient.convert import overlap
     from resilient.convert.recognise import recognised
-    from resilient.state import replicas
+    from resilient.keras_internals import replicas
 
     _require_no_runs(asked.source)
     found = recognised(asked.source)

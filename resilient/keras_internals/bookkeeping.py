@@ -51,14 +51,15 @@ def _codes_of(item: Any) -> Iterator[types.CodeType]:
     for name in ("fget", "fset", "__func__", "__wrapped__", ""):
         function = getattr(item, name, None) if name else item
         if isinstance(function, types.FunctionType):
-            yield from _nested(function.__code__)
+            yield from nested(function.__code__)
 
 
-def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+def nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Some code, and that of the functions inside."""
     yield code
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from _nested(inner)
+            yield from nested(inner)
 
 
 def _stored(code: types.CodeType) -> Iterator[str]:

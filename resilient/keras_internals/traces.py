@@ -7,6 +7,11 @@ before. So a resumed process first traces what was traced, in that order.
 
 Before 3.16, and if a step trains several batches, it is traced for the iterator's
 element spec. That depends on earlier fits only: their traces are dropped.
+
+``tf.random.*`` inside a traced function keeps its state in the kernel, out of reach: a
+resume starts it over. Such operations are found here. Keras's layers and
+``keras.random`` draw statelessly from seed generators, which are variables; JAX's
+operations are stateless, and torch's draw from the global generator.
 """
 
 import contextlib
@@ -24,6 +29,8 @@ logger = logging.getLogger(__name__)
 # What Keras calls its step, and that of several batches.
 _ONE, _SEVERAL = "one_step_on_data", "multi_step_on_iterator"
 
+# Functions of tf.data, see data/tf_data, and single operations, whose state is saved.
+_OTHERS = ("__inference_Dataset_", "__wrapped__")
 # Of each trace, for each tensor of a batch, its shape in each replica.
 Shapes = list[list[list[list[int | None] | None]]]
 
@@ -179,3 +186,45 @@ def _with_shape(spec: Any, shape: list[int | None] | None) -> Any:
         splits = spec.row_splits_dtype
         return tf.RaggedTensorSpec(shape, spec.dtype, spec.ragged_rank, splits)
     return tf.TensorSpec(shape, spec.dtype)
+
+
+def stateful_random_operations(model: keras.Model) -> list[str]:
+    """Names of such operations in the model's traced train function, sorted."""
+    if BACKEND != "tensorflow":
+        return []
+    found: set[str] = set()
+    for function in traced_functions(model.train_function):
+        graph: Any = function.graph.as_graph_def()
+        found.update(_drawing(graph.node))
+        for nested in graph.library.function:
+            found.update(_drawing(nested.node_def))
+    return sorted(found)
+
+
+def operations_of_new_functions(known: set[str]) -> list[str]:
+    """Names of such operations in all functions traced in this process.
+
+    Args:
+        known: Functions to skip; inspected ones are added.
+    """
+    if BACKEND != "tensorflow":
+        return []
+    from tensorflow.python.eager import context
+
+    functions, found = context.context(), set[str]()
+    for name in set(functions.list_function_names()) - known:
+        known.add(name)
+        text = name.decode() if isinstance(name, bytes) else name
+        if not text.startswith(_OTHERS):
+            found |= _drawing(functions.get_function_def(name).node_def)
+    return sorted(found)
+
+
+def _drawing(nodes: Any) -> set[str]:
+    # Seeds of stateless operations are inputs. cuDNN's draw for a dropout, which Keras
+    # does itself.
+    return {
+        f"{n.name} ({n.op})"
+        for n in nodes
+        if "seed2" in n.attr and not n.op.startswith("CudnnRNN")
+    }

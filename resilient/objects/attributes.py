@@ -14,8 +14,7 @@ from resilient.errors import warn_not_exact
 from resilient.objects.changes import changes
 from resilient.objects.kinds import WHOLE_BYTES
 from resilient.objects.restore import plan
-from resilient.objects.tree import Tree, paths
-from resilient.objects.walk import Scope
+from resilient.objects.tree import Scope, Tree, paths
 from resilient.serialization import JSON
 
 

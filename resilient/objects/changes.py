@@ -228,7 +228,7 @@ class _Pass:
         of_objects = kind == "ndarray" and value.dtype.hasobject
         if of_objects and not all(map(is_value, value.flat)):  # others may hold them
             raise _Lost(home, value)
-        return kind, leaves.encoded(value, kind, self._arrays, _array_name(home))
+        return kind, encode(leaves.read(value, kind), self._arrays, _array_name(home))
 
     def _long(self, node: Node, value: Any) -> Entry:
         now = items_of(value)

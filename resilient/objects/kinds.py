@@ -64,8 +64,8 @@ _PLACES = frozenset(
 _OPAQUE = frozenset(
     {
         *(("tensorflow", "DatasetV2"), ("tensorflow", "DistributedDataset")),
-        *(("torch", "Dataset"), ("torch", "DataLoader"), ("grain", "DataLoader")),
-        *(("grain", "MapDataset"), ("grain", "IterDataset"), ("keras", "PyDataset")),
+        *(("torch", "DataLoader"), ("grain", "DataLoader"), ("grain", "MapDataset")),
+        ("grain", "IterDataset"),
         *(("keras", "Tracker"), ("keras", "KerasTensor"), ("keras", "Node")),
         ("keras", "SymbolicArguments"),
     }
@@ -76,7 +76,6 @@ _COMMON = frozenset(
     {list, dict, collections.OrderedDict, type, types.FunctionType, types.CellType}
 )
 _BACKENDS = frozenset({"torch", "tensorflow", "jax", "jaxlib"})
-_OF_TENSORS = ("shape", "dtype", "__array__")
 IN_MEMORY = (io.BytesIO, io.StringIO)
 NUMBERS = "bBhHiIlLqQfd"  # type codes of arrays
 _OF_CTYPES = frozenset(f"c?{NUMBERS}")  # those without pointers
@@ -128,20 +127,24 @@ def has_state_dict(cls: type) -> bool:
 
 
 @once
-def is_opaque(cls: type, *, data: bool = False) -> bool:
-    """Whether nothing inside counts: code of others, locks, data, modules.
+def is_opaque(cls: type) -> bool:
+    """Whether nothing inside counts: code of others, locks, data, modules."""
+    return is_opaque_in_data(cls) or not _names(cls).isdisjoint(_OF_USERS)
 
-    Args:
-        cls: The class of an object.
-        data: Whether datasets are opened.
-    """
+
+@once
+def is_opaque_in_data(cls: type) -> bool:
+    """The same where datasets are opened."""
     if cls is types.FunctionType or issubclass(cls, type):
         return False
     # For example, the ResilientFit whose save() a callback calls.
     if issubclass(cls, _CONFIGURATION) or classes.top_module(cls) == "resilient":
         return True
-    names = {(classes.top_module(base), base.__name__) for base in cls.__mro__}
-    return not names.isdisjoint(_OPAQUE - _OF_USERS if data else _OPAQUE)
+    return not _names(cls).isdisjoint(_OPAQUE)
+
+
+def _names(cls: type) -> set[tuple[str, str]]:
+    return {(classes.top_module(base), base.__name__) for base in cls.__mro__}
 
 
 def is_iterator(value: Any) -> bool:
@@ -203,15 +206,16 @@ def _asked(value: Any, *, files: bool) -> str | None:
     if classes.top_module(cls) in _BACKENDS:
         if rng.is_jax_key(value):
             return "key"
-        if tensor_size(value) is not None:
+        if _is_tensor(value):
             return "tensor"
         if rng.is_torch_generator(value):
             return "generator"
     found = _of_other_class(cls)
     if found not in (None, "library"):
         return found
-    if is_table(cls):
-        return "table"
+    of_tensorflow = classes.top_module(cls) == "tensorflow"
+    if of_tensorflow and hasattr(cls, "export") and hasattr(cls, "remove"):
+        return "table"  # a lookup table that can change
     held = _buffer(value)
     if held is not None and (files or held != "file"):  # callbacks write to files
         return held
@@ -247,25 +251,18 @@ def shared(value: Any) -> Any:
     return inner if known and code in _OF_CTYPES else None
 
 
-def tensor_size(value: Any) -> int | None:
-    """Bytes of a torch, TensorFlow or JAX tensor; None for anything else."""
-    of_backend = classes.top_module(type(value)) in _BACKENDS
-    alike = of_backend and all(hasattr(value, name) for name in _OF_TENSORS)
-    if not alike or hasattr(value, "assign"):
-        return None
+def _is_tensor(value: Any) -> bool:
+    """Whether it is a tensor of a backend, whose content can be read."""
+    names = ("shape", "dtype", "__array__")
+    if hasattr(value, "assign") or not all(hasattr(value, name) for name in names):
+        return False
     try:
         if hasattr(value, "nbytes"):
-            return int(value.nbytes)
-        size: int = np.dtype(value.dtype.as_numpy_dtype).itemsize
-        return int(np.prod(value.shape)) * size
+            return True
+        size = np.dtype(value.dtype.as_numpy_dtype).itemsize * int(np.prod(value.shape))
+        return bool(size >= 0)
     except Exception:  # sparse tensors of torch, and of unknown shape
-        return None
-
-
-def is_table(cls: type) -> bool:
-    """Whether it is the class of lookup tables of TensorFlow that can change."""
-    of_tensorflow = classes.top_module(cls) == "tensorflow"
-    return of_tensorflow and hasattr(cls, "export") and hasattr(cls, "remove")
+        return False
 
 
 def is_frame(value: Any) -> bool:

@@ -21,7 +21,7 @@ from resilient.backends.arrays import as_bytes
 from resilient.keras_internals import BACKEND
 from resilient.objects.kinds import IN_MEMORY, is_frame, shared
 from resilient.objects.parts import items_of
-from resilient.serialization import Encoded, classes, rng
+from resilient.serialization import classes, rng
 from resilient.serialization.batches import pack, unpack
 from resilient.serialization.json_values import NotEncodable, encode
 from resilient.serialization.schema import taking
@@ -107,7 +107,7 @@ def remembered(value: Any, kind: str, limit: float) -> tuple[str | None, Any]:
     if large or kind in ("library", "state_dict", "key"):
         return found, None
     arrays: dict[str, np.ndarray] = {}
-    content = encoded(value, kind, arrays, "content")
+    content = encode(read(value, kind), arrays, "content")
     return found, (content, {n: np.array(a) for n, a in arrays.items()})
 
 
@@ -217,15 +217,6 @@ def order(old: tuple[Any, ...], new: tuple[Any, ...]) -> np.ndarray | None:
     places = np.empty(len(new), np.int64)
     places[last] = first
     return places
-
-
-def encoded(value: Any, kind: str, arrays: dict[str, np.ndarray], name: str) -> Encoded:
-    """The content as JSON.
-
-    Raises:
-        NotEncodable: Some part of it cannot be saved.
-    """
-    return encode(read(value, kind), arrays, name)
 
 
 def _packed(value: Any, kind: str) -> Any:

@@ -116,13 +116,9 @@ class Node:
             return False
         if cls is dict or cls is list:
             return True
-        if _is_simple(cls):
-            space: Mapping[str, Any] | None = value.__dict__
-        elif self.lost_code():
+        if isinstance(value, _DEFINED) and self.lost_code():
             return False
-        else:
-            space = _namespace(value)
-        own = parts.attributes
+        space, own = _namespace(value), parts.attributes
         if space is None or len(space) != self.size:
             found = parts_of(value)
             if found is None or found.attributes.keys() != own.keys():
@@ -168,13 +164,6 @@ def are(now: tuple[Any, ...], then: tuple[Any, ...]) -> bool:
     return len(now) == len(then) and all(map(operator.is_, now, then))
 
 
-@once
-def _is_simple(cls: type) -> bool:
-    """Whether all attributes of such objects, and nothing else, are in a dictionary."""
-    code = issubclass(cls, (*_DEFINED, Globals))
-    return bool(cls.__dictoffset__) and not (code or classes.has_slots(cls))
-
-
 def _namespace(value: Any) -> Mapping[str, Any] | None:
     """The attributes of an object, if they are in one place and nowhere else."""
     if isinstance(value, Globals):
@@ -189,7 +178,7 @@ def _namespace(value: Any) -> Mapping[str, Any] | None:
 
 def parts_of(value: Any) -> Parts | None:
     """What an object consists of; None for one that is not looked into."""
-    way = _way(type(value))
+    way = way_of(type(value))
     return None if way is None else way(value)
 
 
@@ -200,12 +189,6 @@ def items_of(value: Any) -> tuple[Any, ...]:
     ordered = isinstance(value, collections.OrderedDict)
     base: type[dict[Any, Any]] = collections.OrderedDict if ordered else dict
     return (*base.keys(value), *base.values(value))
-
-
-@once
-def has_parts(cls: type) -> bool:
-    """Whether objects of a class are looked into, unless they are code of others."""
-    return _way(cls) is not None
 
 
 def is_wrapper(cls: type) -> bool:
@@ -234,7 +217,7 @@ def _is_of_others(thing: types.FunctionType | type) -> bool:
 
 
 @once
-def _way(cls: type) -> Callable[[Any], Parts | None] | None:
+def way_of(cls: type) -> Callable[[Any], Parts | None] | None:
     """What takes apart objects of a class; None if these are not looked into."""
     for base, way in _BY_TYPE.items():
         if issubclass(cls, base):
@@ -242,10 +225,8 @@ def _way(cls: type) -> Callable[[Any], Parts | None] | None:
     container = issubclass(cls, _CONTAINERS)
     if container and (is_wrapper(cls) or not cls.__dictoffset__):
         return _of_items
-    if is_keras(cls) or issubclass(cls, _followed()):
-        return _of_keras
-    plain = classes.is_plain(cls) or issubclass(cls, _OPEN)
-    return _of_plain if plain or container else None
+    known = is_keras(cls) or classes.is_plain(cls) or container
+    return _of_object if known or issubclass(cls, (*_OPEN, *_followed())) else None
 
 
 def _followed() -> tuple[type, ...]:
@@ -275,16 +256,8 @@ def _of_items(value: Any) -> Parts:
     return Parts(items=items_of(value))
 
 
-def _of_plain(value: Any) -> Parts:
-    cls = type(value)
-    container = isinstance(value, _CONTAINERS)
-    items = items_of(value) if container else None
-    attributes = _ordered(_attributes(value))
-    return Parts(attributes, items, others={f":{cls.__name__}": cls})
-
-
-def _of_keras(value: Any) -> Parts:
-    """The parts of an object of Keras, of a backend, or of a class derived from one."""
+def _of_object(value: Any) -> Parts:
+    """The parts of a plain object, or of one of Keras, of a backend, or derived."""
     cls = type(value)
     hidden, owned = hidden_of(cls), owned_of(cls)
     attributes, muted = dict[str, Any](), dict[str, Any]()

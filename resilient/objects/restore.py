@@ -134,12 +134,9 @@ class _Restore:
         self._new: dict[str, Any] = {}
         self._problems: dict[str, None] = {}
 
+    @taking(_WHAT)
     def run(self) -> list[str]:
         """Restore everything; return the names of what could not be restored."""
-        with taking(_WHAT):
-            return self._run()
-
-    def _run(self) -> list[str]:
         tree, self._problems = self._tree, {}
         tree.take_built()
         made = {h: x for h, x in self._wanted.items() if x.made is not None}

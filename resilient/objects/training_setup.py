@@ -18,7 +18,7 @@ import keras
 
 from resilient import keras_internals
 from resilient.serialization import JSON
-from resilient.state import difference
+from resilient.state import comparison
 from resilient.state.build import is_built
 from resilient.state.settings import OF_LAYERS, Settings
 
@@ -86,8 +86,8 @@ class TrainingSetup:
             names = [name for name in names if name != _NOT_TRAINED]
         script = {name: now.get(name) for name in _changed(self._script, now, but)}
         lines = {
-            name: f"{name}: {difference.short(began.get(name))} when training began, "
-            f"{difference.short(now.get(name))} at the checkpoint"
+            name: f"{name}: {comparison.short(began.get(name))} when training began, "
+            f"{comparison.short(now.get(name))} at the checkpoint"
             for name in names
         }
         return {"script": script, "changed": lines} if script or lines else {}
@@ -102,7 +102,7 @@ class TrainingSetup:
         now = self.now()
         theirs = self._script | saved.get("script", {})
         names = _changed(theirs, now, but)
-        return difference.differences(
+        return comparison.differences(
             {name: theirs.get(name) for name in names},
             {name: now.get(name) for name in names},
         )

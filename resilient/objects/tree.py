@@ -12,19 +12,12 @@ from typing import Any
 
 from resilient import keras_internals
 from resilient.keras_internals import BACKEND
-from resilient.objects import kinds, leaves
+from resilient.objects import kinds, leaves, walk
 from resilient.objects.parts import Node, take, touched
-from resilient.objects.walk import (
-    CONTENTS,
-    STATE,
-    Walk,
-    is_below,
-    is_built,
-    is_transparent,
-    is_value,
-    path_of,
-)
+from resilient.objects.walk import STATE, Scope, Walk, is_below, path_of
 from resilient.serialization import Entries
+
+__all__ = ["Scope", "Tree", "is_below", "paths"]
 
 
 class Tree(Walk):
@@ -52,7 +45,7 @@ class Tree(Walk):
 
     def take_built(self) -> None:
         """What Keras has made meanwhile in objects of its own is no change."""
-        built = [node for node in self._unbuilt if is_built(node.value)]
+        built = [node for node in self._unbuilt if walk.is_built(node.value)]
         take(built, self.scope.hidden)
         if built:
             self._unbuilt = [node for node in self._unbuilt if node not in built]
@@ -103,9 +96,13 @@ class Tree(Walk):
             return False
         if before is not None and type(before) is not type(value):
             return False
-        if is_value(value) or is_transparent(value) or kinds.is_iterator(value):
+        if (
+            walk.is_value(value)
+            or walk.is_transparent(value)
+            or kinds.is_iterator(value)
+        ):
             return False
-        if kinds.is_code(value) or id(value) in self.nodes:
+        if kinds.is_code(value) or kinds.is_iterator(value) or id(value) in self.nodes:
             return False
         return self._kind_of(value) in ("opaque", "file", "memory")
 
@@ -130,5 +127,5 @@ def paths(entries: Entries) -> list[str]:
     found: dict[str, None] = {}
     for home, entry in entries.items():
         names = [path_of(home, name) for name in entry.get("attributes", ())]
-        found |= {n.removesuffix(CONTENTS): None for n in names or [home]}
+        found |= {n.removesuffix(walk.CONTENTS): None for n in names or [home]}
     return list(found)

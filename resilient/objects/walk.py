@@ -23,9 +23,9 @@ from resilient.objects.parts import (
     Globals,
     Node,
     Parts,
-    has_parts,
     is_wrapper,
     parts_of,
+    way_of,
 )
 from resilient.serialization import classes
 from resilient.serialization.classes import Known
@@ -329,8 +329,9 @@ class Walk:
             return kind
         if data and isinstance(value, list | dict | set) and kinds.is_long(value):
             return "long"
-        opaque = not root and kinds.is_opaque(cls, data=data)
-        return "opaque" if opaque or not has_parts(cls) else "parts"
+        is_opaque = kinds.is_opaque_in_data if data else kinds.is_opaque
+        opaque = not root and is_opaque(cls)
+        return "opaque" if opaque or way_of(cls) is None else "parts"
 
     def _read(self, node: Node, level: int) -> None:
         """Remember the content of an object, to see and undo changes."""

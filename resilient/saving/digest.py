@@ -91,7 +91,7 @@ def of_batch(batch: Any) -> str:
     """
     import keras
 
-    from resilient.keras_internals.strategies import of_each_replica
+    from resilient.keras_internals.replicas import of_each_replica
 
     return checksum(keras.tree.map_structure(of_each_replica, batch))
 

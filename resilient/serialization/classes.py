@@ -16,6 +16,7 @@ encoded there either: a value is either restored, or reported as lost beforehand
 import collections
 import contextlib
 import dataclasses
+import functools
 import operator
 import sys
 import types
@@ -51,7 +52,9 @@ def is_plain(cls: type) -> bool:
     found = bases(cls)
     if not found or any(map(is_foreign, found)):
         return False
-    return dataclasses.is_dataclass(cls) or not any(map(is_installed, found))
+    return dataclasses.is_dataclass(cls) or not any(
+        _is_library(_module(base)) for base in found
+    )
 
 
 def is_foreign(cls: Any) -> bool:
@@ -63,7 +66,7 @@ def is_foreign(cls: Any) -> bool:
 def is_of_library(cls: type) -> bool:
     """Whether it is, or derives from, a class of another installed library."""
     found = bases(cls)
-    return any(map(is_installed, found)) and not any(map(is_foreign, found))
+    return any(map(_is_installed, found)) and not any(map(is_foreign, found))
 
 
 def bases(cls: type) -> list[type]:
@@ -75,8 +78,7 @@ def bases(cls: type) -> list[type]:
     ]
 
 
-def is_installed(cls: Any) -> bool:
-    """Whether a class or function belongs to a library rather than to user code."""
+def _is_installed(cls: type) -> bool:
     return _is_library(_module(cls))
 
 
@@ -85,7 +87,7 @@ def is_of_others(thing: Any) -> bool:
     return is_others_module(_module(thing))
 
 
-@once
+@functools.lru_cache(4096)
 def is_others_module(name: str) -> bool:
     """Whether the module of this name is of the standard or any other library."""
     return _is_foreign(name) or _is_library(name)
@@ -100,7 +102,7 @@ def _is_foreign(module: str) -> bool:
     return top in sys.stdlib_module_names or top in _FOREIGN
 
 
-@once
+@functools.lru_cache(4096)
 def _is_library(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
@@ -164,7 +166,7 @@ def rebuild(cls: Any, state: dict[str, Any]) -> Any:
     return value
 
 
-@once
+@functools.lru_cache(4096)
 def is_attribute(name: object) -> bool:
     """Whether it can name a data attribute, unlike ``__class__``."""
     return isinstance(name, str) and not (name.startswith("__") and name.endswith("__"))

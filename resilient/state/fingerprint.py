@@ -21,8 +21,8 @@ import numpy as np
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.backends.determinism import in_effect
+from resilient.keras_internals import replicas
 from resilient.serialization import JSON
-from resilient.state import replicas
 from resilient.state.build import is_built
 from resilient.state.settings import REFERRED, Settings, optimizers
 

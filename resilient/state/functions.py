@@ -5,6 +5,7 @@ import sys
 import types
 from typing import Any
 
+from resilient.keras_internals.bookkeeping import nested
 from resilient.once import once
 from resilient.serialization import classes
 
@@ -45,19 +46,10 @@ def global_names(function: types.FunctionType) -> list[tuple[dict[str, Any], str
 
 @once
 def _names(code: types.CodeType) -> tuple[str, ...]:
-    found = dict.fromkeys(
-        each.argval for each in dis.get_instructions(code) if each.opname in _GLOBALS
-    )
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            found.update(dict.fromkeys(_names(inner)))
-    return tuple(found)
+    steps = (each for inner in nested(code) for each in dis.get_instructions(inner))
+    return tuple({each.argval: None for each in steps if each.opname in _GLOBALS})
 
 
 @once
 def _attributes(code: types.CodeType) -> tuple[str, ...]:
-    found = dict.fromkeys(code.co_names)
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            found.update(dict.fromkeys(_attributes(inner)))
-    return tuple(found)
+    return tuple({name: None for inner in nested(code) for name in inner.co_names})

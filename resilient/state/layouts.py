@@ -15,7 +15,7 @@ import numpy as np
 
 from resilient.errors import CheckpointMismatchError
 from resilient.serialization import JSON
-from resilient.state.difference import line
+from resilient.state.comparison import line
 from resilient.state.variables import GROUPS, Leaf, Saved, listed, matched, place
 
 _NAMED = 20  # differences; with a changed width nearly all variables differ

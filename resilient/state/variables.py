@@ -25,10 +25,9 @@ import keras
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.errors import message
-from resilient.keras_internals.strategies import is_read_by_replica, replica_components
+from resilient.keras_internals import replicas
 from resilient.once import once
 from resilient.serialization import JSON
-from resilient.state import replicas
 
 GROUPS = ("trainable", "non_trainable", "optimizer", "metrics")
 LOOP = "loop"  # the only group whose variables a custom loop names itself
@@ -248,7 +247,7 @@ def _copies(group: str, target: Any) -> Copies:
     found = _components(target)
     if not found:
         return {"": [target]}
-    if group in SHARED and not is_read_by_replica(target):
+    if group in SHARED and not replicas.is_read_by_replica(target):
         return {"": list(found.values())}
     return {f".replica_{number}": [each] for number, each in found.items()}
 
@@ -256,7 +255,7 @@ def _copies(group: str, target: Any) -> Copies:
 def _components(target: Any) -> dict[int, Any]:
     """Replica number -> its copy; empty with a single replica."""
     if keras_internals.BACKEND == "tensorflow":
-        return replica_components(target)
+        return replicas.replica_components(target)
     several = keras_internals.BACKEND == "torch" and replicas.ranks() > 1
     if several and replicas.count_under(None) > 1:
         return _of_this_rank(target)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
 from resilient.errors import message
-from resilient.state.difference import Difference
+from resilient.state.comparison import Difference
 
 # Which value wins where each differs, and from where on.
 WINS = {

@@ -24,7 +24,7 @@ from resilient.serialization import JSON
 from resilient.serialization.position import TrainingPosition
 from resilient.serialization.schema import MalformedError
 from resilient.state import variables
-from resilient.state.difference import SETTINGS, Difference
+from resilient.state.comparison import SETTINGS, Difference
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.allowed import WINS, allowing
 

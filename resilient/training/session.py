@@ -20,6 +20,7 @@ from resilient.distributed.rendezvous import join
 from resilient.distributed.strategies import parallel_strategy, supported
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import NotSupportedError
+from resilient.keras_internals import replicas
 from resilient.policies.keep import Best
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
@@ -28,7 +29,7 @@ from resilient.saving.checkpointer import Checkpointer
 from resilient.saving.record import Loaded
 from resilient.saving.writer import Committer
 from resilient.serialization.position import Positions
-from resilient.state import fingerprint, replicas
+from resilient.state import fingerprint
 from resilient.state.rng import kept_random_state
 from resilient.storage import layout, manifest
 from resilient.storage.manifest import LIBRARY

@@ -39,7 +39,9 @@ def under_way(session: "Session") -> Iterator[None]:
     finally:
         del _threads[session]
         if not _threads:
-            forget()
+            from resilient.serialization.classes import is_of_others
+
+            forget(is_of_others)
 
 
 def is_inside_a_run() -> bool:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resilient.state.difference import differences
+from resilient.state.comparison import differences
 
 LEAF = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
 VALUE = LEAF | st.lists(LEAF, max_size=3)

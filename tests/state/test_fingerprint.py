@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from resilient.state.difference import differences
+from resilient.state.comparison import differences
 from resilient.state.fingerprint import fingerprint
 
 pytestmark = pytest.mark.usefixtures("seeded")

@@ -3,8 +3,7 @@
 import keras
 import pytest
 
-from resilient.state.comparison import compare, is_training_only
-from resilient.state.difference import SETTINGS
+from resilient.state.comparison import SETTINGS, compare, is_training_only
 from resilient.state.fingerprint import fingerprint
 
 pytestmark = pytest.mark.usefixtures("seeded")

@@ -91,10 +91,7 @@ def _source(loader: Any, settings: SourceContext) -> Replayed:
     names = {cls.__name__ for cls in type(loader).__mro__}
     if "StatefulDataLoader" in names and can_tell(loader):
         return Torchdata(loader, settings)
-    if (
-        iterable
-        and not loader.num_workers
-        and kinds.has_state_dict(type(loader.dataset))
-    ):
+    stateful = kinds.has_state_dict(type(loader.dataset))
+    if iterable and stateful and not loader.num_workers:
         return IterableState(loader, settings)
     return Replayed(loader, settings)

@@ -11,6 +11,7 @@ from typing import Any
 from resilient.backends.arrays import check_dtype, check_names
 from resilient.backends.base import Backend
 from resilient.errors import message
+from resilient.keras_internals import replicas
 from resilient.objects.adapters import gradients
 from resilient.objects.adapters.base import Kind, kind_of, require_backend
 from resilient.objects.training_setup import TrainingSetup
@@ -18,9 +19,9 @@ from resilient.serialization import JSON, Encoded
 from resilient.serialization.json_values import decode
 from resilient.serialization.schema import taking
 from resilient.serialization.state_dict import encoded_state
-from resilient.state import layouts, replicas, variables
-from resilient.state.difference import Difference, line
-from resilient.state.difference import differences as fact_differences
+from resilient.state import layouts, variables
+from resilient.state.comparison import Difference, line
+from resilient.state.comparison import differences as fact_differences
 from resilient.state.variables import Leaf, place
 
 __all__ = ["Objects"]

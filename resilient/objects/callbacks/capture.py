@@ -30,8 +30,7 @@ from resilient.objects.callbacks.tensorboard import EventFiles
 from resilient.objects.changes import changes, settle
 from resilient.objects.restore import plan
 from resilient.objects.training_setup import is_eager
-from resilient.objects.tree import Tree
-from resilient.objects.walk import Scope, is_below
+from resilient.objects.tree import Scope, Tree, is_below
 from resilient.serialization import Encoded, Entries
 from resilient.serialization.json_values import decode, encode
 from resilient.serialization.schema import taking

@@ -86,7 +86,7 @@ class Calls:
     ) -> "keras.callbacks.History":
         """As of ``intercept.Resumable``."""
         from resilient.distributed.strategies import parallel_strategy
-        from resilient.state import replicas
+        from resilient.keras_internals import replicas
         from resilient.training.enabled.describe import called, directory_name
 
         self._require_one_thread()

@@ -125,7 +125,7 @@ class ResilientFit(OnDirectory):
         kwargs: dict[str, Any],
     ) -> "keras.callbacks.History":
         """Like ``fit``, but through a function other than the model's ``fit``."""
-        from resilient.state import replicas
+        from resilient.keras_internals import replicas
         from resilient.training.fit.attempt import FitPlan
         from resilient.training.fit.hook import require_outermost
         from resilient.training.fit.run import run
@@ -185,8 +185,7 @@ class ResilientFit(OnDirectory):
             CheckpointMismatchError: It belongs to a different model; nothing was
                 changed.
         """
-        from resilient.keras_internals import require_model
-        from resilient.state import replicas
+        from resilient.keras_internals import replicas, require_model
         from resilient.training.fit.run import restore_model
         from resilient.training.session import load
 

@@ -19,8 +19,7 @@ from resilient.keras_internals import BACKEND, names
 from resilient.objects.callbacks.capture import CallbackStates, monitored
 from resilient.objects.restore import plan as plan_restore
 from resilient.objects.training_setup import TrainingSetup
-from resilient.objects.tree import Tree
-from resilient.objects.walk import Scope
+from resilient.objects.tree import Scope, Tree
 from resilient.policies.keep import MonitoredMetrics
 from resilient.progress import Progress
 from resilient.saving.record import SavedState

@@ -18,6 +18,7 @@ from resilient.backends.base import Backend, Part
 from resilient.data.inputs import DataInputs
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import CheckpointMismatchError
+from resilient.keras_internals.traces import stateful_random_operations
 from resilient.objects.adapters import gradients
 from resilient.objects.callbacks.capture import CallbackStates
 from resilient.objects.training_setup import TrainingSetup, is_eager
@@ -30,8 +31,7 @@ from resilient.serialization.schema import taking
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import comparison, fingerprint, layouts, retracing, variables
 from resilient.state.build import ensure_built, has_keras_step, is_built, try_a_step
-from resilient.state.difference import SETTINGS, Difference, differences
-from resilient.state.rng_ops import stateful_random_operations
+from resilient.state.comparison import SETTINGS, Difference, differences
 from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.resume import IN_TRAINING, Restorable, Resume
 from resilient.training.state import RunState, no_garbage_collection

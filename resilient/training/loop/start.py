@@ -12,8 +12,8 @@ from resilient.backends.base import Part
 from resilient.convert.start import start
 from resilient.distributed.group import ALONE
 from resilient.errors import ResilientError
+from resilient.keras_internals import replicas
 from resilient.objects.adapters import Objects
-from resilient.state import replicas
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.loop.attempt import LoopAttempt
 from resilient.training.loop.position import LoopPlan, LoopPosition

@@ -11,17 +11,17 @@ from resilient.data.inputs import DataInputs
 from resilient.distributed.checks.model import require_same_values
 from resilient.distributed.group import Group
 from resilient.errors import NotSupportedError
+from resilient.keras_internals import traces
 from resilient.objects.changes import changes as find_changes
-from resilient.objects.tree import Tree
-from resilient.objects.walk import Scope
+from resilient.objects.tree import Scope, Tree
 from resilient.progress import Progress
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import LoopRun
 from resilient.saving.snapshot import Snapshot
 from resilient.serialization import JSON
 from resilient.serialization.json_values import decode, encode
-from resilient.state import comparison, fingerprint, rng, rng_ops, variables
-from resilient.state.difference import Difference
+from resilient.state import comparison, fingerprint, rng, variables
+from resilient.state.comparison import Difference
 from resilient.training.loop.position import LoopPlan
 from resilient.training.resume import Restorable, Resume
 from resilient.training.state import RunState
@@ -119,7 +119,7 @@ class LoopState(RunState):
         random: JSON,
     ) -> LoopRun:
         self._require_metrics()
-        operations = rng_ops.operations_of_new_functions(self._functions)
+        operations = traces.operations_of_new_functions(self._functions)
         self._warnings.operations(operations)
         find_changes(self._attributes, {})
         attributes = list(self._attributes.baked)
