@@ -116,9 +116,14 @@ class Node:
             return False
         if cls is dict or cls is list:
             return True
-        if isinstance(value, _DEFINED) and self.lost_code():
+        space: Mapping[str, Any] | None
+        own = parts.attributes
+        if _is_simple(cls):
+            space = value.__dict__
+        elif self.lost_code():
             return False
-        space, own = _namespace(value), parts.attributes
+        else:
+            space = _namespace(value)
         if space is None or len(space) != self.size:
             found = parts_of(value)
             if found is None or found.attributes.keys() != own.keys():
@@ -127,12 +132,14 @@ class Node:
                 space = found.attributes
             else:
                 self.size = len(space)  # Keras added something of its own
-        there = own.keys() <= space.keys()
-        if not there or not all(map(operator.is_, map(space.get, own), own.values())):
+        try:
+            same = all(map(operator.is_, map(space.__getitem__, own), own.values()))
+        except KeyError:
             return False
-        return not muted or all(
-            space.get(name[1:], MISSING) is item for name, item in parts.muted.items()
-        )
+        if not (same and muted):
+            return same
+        known = parts.muted.items()
+        return all(space.get(name[1:], MISSING) is item for name, item in known)
 
     def lost_code(self) -> list[str]:
         """Suffixes of methods, defaults and the like that are no longer the same."""
@@ -162,6 +169,13 @@ def touched(nodes: Iterable[Node], *, muted: bool = False) -> list[Node]:
 def are(now: tuple[Any, ...], then: tuple[Any, ...]) -> bool:
     """Whether both have the very same items."""
     return len(now) == len(then) and all(map(operator.is_, now, then))
+
+
+@once
+def _is_simple(cls: type) -> bool:
+    """Whether such objects have their attributes in a dictionary, and nothing else."""
+    known = bool(cls.__dictoffset__) and not classes.has_slots(cls)
+    return known and not issubclass(cls, (*_DEFINED, Globals))
 
 
 def _namespace(value: Any) -> Mapping[str, Any] | None:
