@@ -6,32 +6,30 @@ decision, or gathers contributions. A single process gets its own values back.
 
 import contextlib
 import socket
+import threading
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Protocol
 
-from resilient.distributed.channel import Connection
-from resilient.distributed.mailbox import Mailbox
-from resilient.distributed.messages import MOST, Message, OddMessageError, checked
+from resilient.distributed.channel import Channel
 from resilient.distributed.peer_watchdog import PeerLossWatchdog
 from resilient.errors import PeerLostError
 from resilient.serialization import Encoded
 
-_WISH = "wish"
-_LOST = "lost"  # what process 0 tells the others
-_HEARING = 1.0  # seconds for the others to learn that a process ended
+_REQUEST = "request"
+_LOST = "lost"  # process 0 passes on which process is lost, and why
+_PEER_LOSS_WAIT = 1.0  # seconds for the others to learn that a process ended
 
 
-class Group(Protocol):
-    """A process's connection to the others.
+class Group:
+    """A process's connection to the others; as it is, a single process has no others.
 
     Attributes:
         index: The number of this process, from 0.
         count: How many there are.
     """
 
-    index: int
-    count: int
+    index: int = 0
+    count: int = 1
 
     def broadcast(self, topic: str, value: Encoded = None) -> Encoded:
         """Return what process 0 called it with; the others wait for that.
@@ -39,6 +37,7 @@ class Group(Protocol):
         Raises:
             PeerLostError: The other process is gone.
         """
+        return value
 
     def gather(self, topic: str, value: Encoded = None) -> list[Encoded]:
         """Process 0 gets what every process called it with, by index; others get [].
@@ -46,50 +45,25 @@ class Group(Protocol):
         Raises:
             PeerLostError: Another process is gone.
         """
-
-    def request(self, wish: Encoded) -> None:
-        """Send process 0 a request, without waiting for an answer."""
-
-    def take_requests(self) -> list[Encoded]:
-        """In process 0, the requests that arrived since the last call."""
-
-    def explained(self) -> contextlib.AbstractContextManager[None]:
-        """Raise PeerLostError in place of an error that a lost peer caused."""
-
-
-@dataclass(frozen=True)
-class _Loss:
-    """Which process is lost, and why."""
-
-    process: int
-    why: str
-
-
-class Alone:
-    """A single process, which has nobody to agree with."""
-
-    index, count = 0, 1
-
-    def broadcast(self, topic: str, value: Encoded = None) -> Encoded:
-        return value
-
-    def gather(self, topic: str, value: Encoded = None) -> list[Encoded]:
         return [value]
 
     def request(self, wish: Encoded) -> None:
+        """Send process 0 a request, without waiting for an answer."""
         raise AssertionError(wish)  # process 0 asks nobody
 
     def take_requests(self) -> list[Encoded]:
+        """In process 0, the requests that arrived since the last call."""
         return []
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
+        """Raise PeerLostError in place of an error that a lost peer caused."""
         return contextlib.nullcontext()
 
 
-ALONE = Alone()
+ALONE = Group()
 
 
-class Together:
+class Together(Group):
     """Several processes, connected.
 
     Args:
@@ -103,15 +77,18 @@ class Together:
         self, index: int, count: int, sockets: Mapping[int, socket.socket]
     ) -> None:
         self.index, self.count = index, count
-        self._inbox = Mailbox()
-        self._wishes: list[Encoded] = []
+        # By topic and sender, in order; and why no more come from a sender.
+        self._messages: dict[tuple[str, int], deque[Encoded]] = defaultdict(deque)
+        self._ended: dict[int, PeerLostError] = {}
+        self._changed = threading.Condition()
+        self._requests = deque[Encoded]()
         self._watchdog = PeerLossWatchdog()
-        self._connections = [
-            Connection(each, peer, self._received, self._lost)
+        self._channels = [
+            Channel(each, peer, self._received, self._lost)
             for peer, each in sockets.items()
         ]
-        for connection in self._connections:
-            connection.start()
+        for channel in self._channels:
+            channel.start()
 
     @contextlib.contextmanager
     def joined(self) -> Iterator[None]:
@@ -127,31 +104,27 @@ class Together:
             self.broadcast("end")
         finally:
             self._watchdog.not_needed()
-            for each in self._connections:
+            for each in self._channels:
                 each.leave(why)
 
     def broadcast(self, topic: str, value: Encoded = None) -> Encoded:
         if self.index:
-            return self._inbox.get(topic, 0)
-        for each in self._connections:
-            each.send(Message(topic, value))
+            return self._next(topic, 0)
+        for each in self._channels:
+            each.send(topic, value)
         return value
 
     def gather(self, topic: str, value: Encoded = None) -> list[Encoded]:
         if self.index:
-            self._connections[0].send(Message(topic, value))
+            self._channels[0].send(topic, value)
             return []
-        others = range(1, self.count)
-        return [value, *(self._inbox.get(topic, other) for other in others)]
+        return [value, *(self._next(topic, other) for other in range(1, self.count))]
 
     def request(self, wish: Encoded) -> None:
-        self._connections[0].send(Message(_WISH, wish))
+        self._channels[0].send(_REQUEST, wish)
 
     def take_requests(self) -> list[Encoded]:
-        if not self._wishes:  # asked before every batch
-            return []
-        found, self._wishes = self._wishes, []
-        return found
+        return [self._requests.popleft() for _ in range(len(self._requests))]
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
@@ -161,33 +134,42 @@ class Together:
             raise
         except Exception as error:
             # A library's own error about a broken connection is hard to understand.
-            lost = self._watchdog.error_within(_HEARING)
+            lost = self._watchdog.error_within(_PEER_LOSS_WAIT)
             if lost is None or _first_line(error) in str(lost):
                 raise  # no peer was lost, or all failed alike, independently
             raise lost from error
 
-    def _received(self, sender: int, message: Message) -> None:
-        if message.to == _WISH:
-            if len(self._wishes) >= MOST:
-                raise OddMessageError(f"over {MOST:,} wishes at a time")
-            self._wishes.append(message.body)
-        elif message.to == _LOST:
-            loss = checked(_Loss, message.body)
-            self._watchdog.arm(self._peer_lost(loss.process, loss.why))
+    def _next(self, topic: str, sender: int) -> Encoded:
+        """Wait for the next message."""
+        with self._changed:
+            messages = self._messages[topic, sender]
+            self._changed.wait_for(lambda: messages or sender in self._ended)
+            if not messages:
+                raise self._ended[sender]
+            return messages.popleft()
+
+    def _received(self, sender: int, topic: str, body: Encoded) -> None:
+        if topic == _REQUEST:
+            self._requests.append(body)
+        elif topic == _LOST:
+            self._watchdog.arm(self._peer_lost(*body))
         else:
-            self._inbox.put(message.to, sender, message.body)
+            with self._changed:
+                self._messages[topic, sender].append(body)
+                self._changed.notify_all()
 
     def _lost(self, sender: int, why: str | None) -> None:
         error = self._peer_lost(sender, why or "it ended its fit")
-        self._inbox.end(sender, error)
+        with self._changed:
+            self._ended[sender] = error
+            self._changed.notify_all()
         if why is None:
             return
         self._watchdog.arm(error)
         # This process may still be waiting for a third one, which waits for the lost
         # one.
-        loss = {"process": sender, "why": why}
-        for each in self._connections if self.index == 0 else ():
-            each.send(Message(_LOST, loss))
+        for each in self._channels if self.index == 0 else ():
+            each.send(_LOST, [sender, why])
 
     def _peer_lost(self, sender: int, why: str) -> PeerLostError:
         return PeerLostError(

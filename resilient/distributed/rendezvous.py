@@ -11,6 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
+from multiprocessing import AuthenticationError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,12 +55,12 @@ def _connected(parallel: "ParallelStrategy") -> dict[int, socket.socket]:
     """Sockets by peer: process 0 has one to each of the others."""
     try:
         if parallel.index == 0:
-            door = Listener(parallel.host)
-            parallel.broadcast(json.dumps({"port": door.port, "key": door.key}))
-            return door.accept_all(parallel.count)
-        said = json.loads(parallel.broadcast(""))
-        return {0: connect(parallel.host, said["port"], said["key"], parallel.index)}
-    except OSError as error:
+            listener = Listener(parallel.host)
+            parallel.broadcast(json.dumps([listener.port, listener.key]))
+            return listener.accept_all(parallel.count)
+        port, key = json.loads(parallel.broadcast(""))
+        return {0: connect(parallel.host, port, key, parallel.index)}
+    except (OSError, EOFError, AuthenticationError) as error:
         raise PeerLostError(
             "The processes of this training cannot reach each other.",
             received=(
