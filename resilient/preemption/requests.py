@@ -14,6 +14,7 @@ from resilient.errors import CellStopped, Interrupted, Preempted, TrainingStoppe
 from resilient.progress import Progress
 
 STOP_FILE = "stop file"  # the reason if somebody touched it
+RESERVE = 1.0  # seconds of a grace period that are kept for stopping
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,10 @@ class Requests:
         if self.stop is None:
             self.stop = Stop(reason, self.now() + grace)
 
-    def leaves(self, seconds: float) -> bool:
-        """Whether this much time is left."""
-        return self.stop is None or self.now() + seconds <= self.stop.until
+    def leaves(self, seconds: float = 0.0) -> bool:
+        """Whether this much time is left, besides the reserve."""
+        end = self.now() + seconds + RESERVE
+        return self.stop is None or end <= self.stop.until
 
     def stopped(self, progress: Progress, *, saved: bool) -> TrainingStopped:
         """The exception that ends fit."""

@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 _LOOK_EVERY = 0.5  # seconds
 _ASK_EVERY = 5.0  # seconds, as clouds advise
-_LEAVE = 1.0  # seconds to stop in, without a save
 
 
 class Watch:
@@ -107,7 +106,7 @@ class Watch:
         Raises:
             TrainingStopped: The last checkpoint stands.
         """
-        if self.stopping and not self.requests.leaves(_LEAVE + (seconds or 0.0)):
+        if self.stopping and not self.requests.leaves(seconds or 0.0):
             self.stop(saved=False)
 
     def stop_if_asked(self, *, saved: bool = False) -> None:
@@ -188,7 +187,7 @@ class Watch:
         self._heart.write()
         if self._leads:
             self._look_for_files()
-        if self.stopping and not self.requests.leaves(_LEAVE):
+        if self.stopping and not self.requests.leaves():
             self._interrupt()
 
     def _look_for_files(self) -> None:

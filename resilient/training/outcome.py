@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 _LOOK = 0.2  # seconds
 _SAY_AFTER = 2.0  # seconds
 _AFTER_ERROR = 30.0  # seconds: an error ends training, but its work need not be lost
-_LEAVE = 1.0  # seconds before the grace period ends
 _LONGEST = 500  # characters of a message that are kept
 _FRAMES = 5  # innermost frames that are kept
 
@@ -184,7 +183,7 @@ def _wait(session: "Session", limit: float) -> None:
     while not _uploaded(session, _LOOK if began else 0.0):
         began = began or time.monotonic()
         waited = time.monotonic() - began
-        if waited >= limit or not watch.requests.leaves(_LEAVE):
+        if waited >= limit or not watch.requests.leaves():
             return
         stop = watch.requests.stop
         if stop is not None and not before and math.isinf(stop.until):

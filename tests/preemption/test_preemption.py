@@ -22,7 +22,7 @@ import resilient
 from resilient.errors import Preempted
 from resilient.preemption import watch as watching
 from resilient.preemption.options import Preemption
-from resilient.preemption.requests import Requests
+from resilient.preemption.requests import RESERVE, Requests
 from resilient.preemption.signals import listening
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
@@ -131,10 +131,10 @@ def test_a_signal_sets_a_flag_and_the_handler_from_before_is_called_later(
 def test_the_grace_period_is_over_at_some_time(requests):
     with listen(requests, TERM, grace=30.0):
         send(TERM)
-    assert requests.leaves(30)
+    assert requests.leaves(30 - RESERVE)
     requests.now.time += 10
-    assert requests.leaves(20)
-    assert not requests.leaves(20.5)
+    assert requests.leaves(20 - RESERVE)
+    assert not requests.leaves(20.5 - RESERVE)
 
 
 def test_ctrl_c_has_no_limit(requests):
@@ -403,8 +403,8 @@ def test_a_cloud_that_gives_notice(watch):
     looking.ask()
     looking.ask()
     assert looking.requests.stop.reason == "the machine goes away"
-    assert looking.requests.leaves(20)
-    assert not looking.requests.leaves(21)
+    assert looking.requests.leaves(20 - RESERVE)
+    assert not looking.requests.leaves(21 - RESERVE)
 
 
 def test_a_cloud_that_does_not_answer_is_named_once(watch, caplog):
