@@ -14,7 +14,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from resilient.distributed.strategies import torch_ranks
+from resilient.distributed.strategies.torch import initialize
 from resilient.distributed.strategies.torch_dp.gradients import averaged_gradients
 from resilient.distributed.strategies.torch_dp.start import broadcast_variables
 
@@ -137,7 +137,7 @@ def measure(name: str, rounds: int, steps: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    torch_ranks.initialize()
+    initialize()
     found = measure(**json.loads(sys.argv[1]))
     if distributed.get_rank() == 0:
         Path(sys.argv[2]).write_text(json.dumps(found), encoding="utf-8")

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from resilient import keras_internals
-from resilient.distributed.checks.batches import (
+from resilient.distributed.checks import (
     in_step,
     require_same_arrays,
     require_same_length,

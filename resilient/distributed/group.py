@@ -96,12 +96,11 @@ class Together(Group):
         why = None
         try:
             yield
+            self.gather("end")
+            self.broadcast("end")
         except BaseException as error:
             why = _first_line(error)
             raise
-        else:
-            self.gather("end")
-            self.broadcast("end")
         finally:
             self._watchdog.not_needed()
             for each in self._channels:

@@ -17,7 +17,7 @@ from resilient.data.inputs import DataInputs
 from resilient.data.shard import ShardedData
 from resilient.distributed.group import Group
 from resilient.distributed.rendezvous import join
-from resilient.distributed.strategies import parallel_strategy, supported
+from resilient.distributed.strategies import parallel_strategy
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import NotSupportedError
 from resilient.keras_internals import replicas
@@ -222,7 +222,6 @@ def open_session(
         NotSupportedError: They do not share the directory or the key, or training under
             the strategy cannot be resumed exactly.
     """
-    supported.require_supported(strategy)
     parallel = parallel_strategy(strategy, by_hand=by_hand)
     store = options.store
     layout.make_directory(store.directory)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from resilient.distributed.checks.model import (
+from resilient.distributed.checks import (
     require_same_settings,
     require_same_values,
     require_same_variables,

@@ -4,7 +4,7 @@ import keras
 import pytest
 
 from resilient import NotSupportedError
-from resilient.distributed.strategies.supported import require_supported
+from resilient.distributed.strategies import parallel_strategy
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="tf.distribute is TensorFlow's"
@@ -18,12 +18,12 @@ def test_parameter_servers_are_refused_with_what_to_do_instead():
     kind = tf.distribute.ParameterServerStrategy
     strategy = kind.__new__(kind)
     with pytest.raises(NotSupportedError, match="ClusterCoordinator") as found:
-        require_supported(strategy)
+        parallel_strategy(strategy)
     assert "Received: ParameterServerStrategy" in str(found.value)
 
 
 def test_default_and_mirrored_strategies_are_supported():
     import tensorflow as tf
 
-    require_supported(tf.distribute.get_strategy())
-    require_supported(tf.distribute.MirroredStrategy())
+    assert parallel_strategy(tf.distribute.get_strategy()).count == 1
+    assert parallel_strategy(tf.distribute.MirroredStrategy()).count == 1

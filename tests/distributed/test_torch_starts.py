@@ -13,7 +13,7 @@ def start(monkeypatch):
     """Makes what a rank of torchrun connects with, at its n-th start."""
     from torch.distributed import TCPStore
 
-    from resilient.distributed.strategies.torch_ranks import _of_this_start
+    from resilient.distributed.strategies.torch import _of_this_start
 
     kept = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     variables = {

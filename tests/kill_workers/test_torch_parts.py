@@ -16,12 +16,11 @@ import torch_parts
 from support import gang
 
 from resilient import keras_internals
-from resilient.distributed.strategies.torch_slices import (
+from resilient.distributed.strategies.torch import (
     is_own_part,
     part,
     require_divisible,
     rows,
-    sliced,
 )
 from resilient.errors import NotSupportedError
 
@@ -168,7 +167,11 @@ def test_rows_that_cannot_be_divided_are_refused(size, world):
 
 @pytest.mark.parametrize(
     ("samples", "batch", "message"),
-    [(20, 5, "a batch of 5"), (21, 4, "last one has 1"), (3, 32, "last one has 3")],
+    [
+        (20, 5, "a batch of 5"),
+        (21, 4, "epoch, of 1"),
+        (3, 32, "epoch, of 3"),
+    ],
 )
 def test_an_epoch_that_cannot_be_divided_is_refused_before_it_begins(
     samples, batch, message
@@ -186,7 +189,7 @@ def test_a_batch_is_sliced_leaf_by_leaf():
     x = np.arange(8).reshape(4, 2)
     sparse = scipy.sparse.csr_matrix(x)
     batch = ({"a": x, "b": torch.as_tensor(x)}, [sparse, None], None)
-    ((first, second, third),) = sliced([batch], 1, 2)
+    first, second, third = part(batch, 1, 2)
     np.testing.assert_array_equal(first["a"], x[2:])
     np.testing.assert_array_equal(first["b"], x[2:])
     np.testing.assert_array_equal(second[0].toarray(), x[2:])

@@ -18,11 +18,11 @@ import torch
 from torch import distributed
 
 from resilient.data.arrays.torch_ranks import RankArrays
+from resilient.distributed.strategies.torch import part
 from resilient.distributed.strategies.torch_dp import losses, start
 from resilient.distributed.strategies.torch_dp.averages import tensor_of
 from resilient.distributed.strategies.torch_dp.gradients import averaged_gradients
 from resilient.distributed.strategies.torch_dp.metrics import MergedLogs
-from resilient.distributed.strategies.torch_slices import part
 from resilient.errors import ResilientError
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

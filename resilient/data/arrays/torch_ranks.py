@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from resilient.data.arrays.torch import SampledBatches, TorchArrays
-from resilient.distributed.strategies.torch_slices import require_divisible, rows
+from resilient.distributed.strategies.torch import require_divisible, rows
 
 
 class RankArrays(TorchArrays):

@@ -2,20 +2,18 @@
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import keras
+
+from resilient import keras_internals
 from resilient.backends.base import Backend
-from resilient.distributed.checks.model import (
-    require_same_settings,
-    require_same_variables,
-)
+from resilient.distributed import checks
 from resilient.distributed.group import Group
+from resilient.errors import NotSupportedError
 from resilient.state.variables import leaves
 
-if TYPE_CHECKING:
-    import keras
-
-LENGTH = 512  # bytes of the longest text
+_LENGTH = 512  # bytes of the longest text
 
 
 class ParallelStrategy:
@@ -40,16 +38,21 @@ class ParallelStrategy:
         """Share process 0's text by a collective; all call it at the same point.
 
         Args:
-            text: ASCII, at most ``LENGTH`` characters; only process 0's counts.
+            text: ASCII, at most ``_LENGTH`` characters; only process 0's counts.
         """
+        numbers = self._broadcast(list(text.encode("ascii").ljust(_LENGTH, b"\0")))
+        return bytes(map(int, numbers)).rstrip(b"\0").decode("ascii")
+
+    def _broadcast(self, numbers: list[int]) -> Iterable[int]:
+        """Share process 0's bytes by a collective of the library."""
         raise NotImplementedError
 
-    def training(self, model: "keras.Model") -> contextlib.AbstractContextManager[None]:
+    def training(self, model: keras.Model) -> contextlib.AbstractContextManager[None]:
         """Entered around Keras's ``fit``."""
         return contextlib.nullcontext()
 
     def begin(
-        self, model: "keras.Model", group: Group, settings: Mapping[str, Any]
+        self, model: keras.Model, group: Group, settings: Mapping[str, Any]
     ) -> None:
         """Called when everything is built, before anything is restored or trained.
 
@@ -62,10 +65,10 @@ class ParallelStrategy:
             ResilientError: They have different models, or train them differently.
         """
         if self.count > 1:
-            require_same_variables(leaves(model), group)
-            require_same_settings(settings, group)
+            checks.require_same_variables(leaves(model), group)
+            checks.require_same_settings(settings, group)
 
-    def warm_up(self, model: "keras.Model", iterator: Any, backend: Backend) -> None:
+    def warm_up(self, model: keras.Model, iterator: Any, backend: Backend) -> None:
         """Called before a restore: do one-time work of the process.
 
         Args:
@@ -102,16 +105,43 @@ class ParallelStrategy:
         """Called when another process is gone, and training is over."""
 
 
+class KerasProcesses(ParallelStrategy):
+    """Processes in which Keras itself trains: on JAX, and on torch since 3.16.
+
+    Each trains everything its data yields; ``keras.distribution`` splits what it can.
+    """
+
+    def rows(
+        self, batches: Iterable[Any], data: Any, name: str, group: Group
+    ) -> Iterable[Any]:
+        distribution = keras.distribution.distribution()
+        shard = self.index if distribution is None else distribution.data_shard_id
+        return checks.compared(batches, name, group, int(shard))
+
+    def draws_all(self, data: Any) -> bool:
+        distribution = keras.distribution.distribution()
+        if distribution is None:
+            return False
+        kind = keras_internals.data_kind(data)
+        divided = kind == "TFDatasetAdapter" and distribution.auto_shard_dataset
+        return bool(divided or distribution.num_model_replicas == 1)
+
+
+def models_of_their_own(received: str) -> NotSupportedError:
+    """The error if each process would train its own model.
+
+    Args:
+        received: What indicates several processes, and what is missing.
+    """
+    return NotSupportedError(
+        "The processes are not connected: each would train its own model.",
+        received=received,
+        hint="First call keras.distribution.initialize(), then "
+        "keras.distribution.set_distribution(keras.distribution.DataParallel()), or "
+        "ModelParallel with a layout map, before you create the model.",
+    )
+
+
 def host_of(address: str) -> str:
     """The host of ``host:port``; an IPv6 address without its brackets."""
     return address.rpartition(":")[0].strip("[]")
-
-
-def as_bytes(text: str) -> list[int]:
-    """Encode a text for a collective, as ``LENGTH`` numbers."""
-    return list(text.encode("ascii").ljust(LENGTH, b"\0"))
-
-
-def as_text(numbers: Iterable[int]) -> str:
-    """Decode the text."""
-    return bytes(map(int, numbers)).rstrip(b"\0").decode("ascii")

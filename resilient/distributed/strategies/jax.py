@@ -3,6 +3,7 @@
 import atexit
 import ctypes
 import os
+from collections.abc import Iterable
 
 import jax
 import keras
@@ -10,27 +11,23 @@ import numpy as np
 from jax._src import distributed
 from jax.experimental import multihost_utils
 
-from resilient.distributed.strategies.base import as_bytes, as_text, host_of
-from resilient.distributed.strategies.keras_processes import (
-    KerasProcesses,
-    models_of_their_own,
-)
+from resilient.distributed.strategies import base
 from resilient.errors import NotSupportedError
 
 _COUNT = "KERAS_DISTRIBUTION_NUM_PROCESSES"
 
 
-class JaxProcesses(KerasProcesses):
+class JaxProcesses(base.KerasProcesses):
     """The processes that ``jax.distributed.initialize`` connected."""
 
     def __init__(self) -> None:
         self.index = jax.process_index()
         self.count = jax.process_count()
-        self.host = host_of(str(distributed.global_state.coordinator_address))
+        self.host = base.host_of(str(distributed.global_state.coordinator_address))
 
-    def broadcast(self, text: str) -> str:
-        said = np.asarray(as_bytes(text), np.uint8)
-        return as_text(np.asarray(multihost_utils.broadcast_one_to_all(said)))
+    def _broadcast(self, numbers: list[int]) -> Iterable[int]:
+        mine = np.asarray(numbers, np.uint8)
+        return list(np.asarray(multihost_utils.broadcast_one_to_all(mine)))
 
     def peer_lost(self) -> None:
         atexit.register(_leave)  # runs before JAX's own handlers
@@ -42,12 +39,12 @@ def parallel_strategy(strategy: None, *, by_hand: bool) -> JaxProcesses | None:
         told = os.environ.get(_COUNT, "1")
         if told in ("", "1"):
             return None
-        raise models_of_their_own(
+        raise base.models_of_their_own(
             f"{_COUNT}={told}, and jax.distributed is not initialized"
         )
     distribution = keras.distribution.distribution()
     if distribution is None:
-        raise models_of_their_own(
+        raise base.models_of_their_own(
             f"{jax.process_count()} JAX processes and no keras.distribution"
         )
     if not hasattr(distribution, "num_model_replicas"):

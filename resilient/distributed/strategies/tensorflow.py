@@ -3,19 +3,14 @@
 import contextlib
 import json
 import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from resilient import keras_internals
-from resilient.distributed.strategies.base import (
-    LENGTH,
-    ParallelStrategy,
-    as_bytes,
-    as_text,
-    host_of,
-)
+from resilient.distributed.strategies.base import ParallelStrategy, host_of
 from resilient.errors import NotSupportedError
 from resilient.keras_internals.multi_worker import corrected
 
@@ -28,22 +23,21 @@ class MultiWorker(ParallelStrategy):
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
         resolver = strategy.cluster_resolver
         cluster = resolver.cluster_spec().as_dict()
-        # Numbered as by the strategy: a chief comes first.
-        tasks = [(job, i) for job in _JOBS for i in range(len(cluster.get(job, ())))]
+        tasks = _tasks(cluster)
         job, number = tasks[0]
         self.index = tasks.index((resolver.task_type, resolver.task_id))
         self.count = len(tasks)
         self.host = host_of(cluster[job][number])
         self._strategy = strategy
 
-    def broadcast(self, text: str) -> str:
+    def _broadcast(self, numbers: list[int]) -> Iterable[int]:
         def value(context: Any) -> tf.Tensor:
             first = context.replica_id_in_sync_group == 0
-            return tf.constant(as_bytes(text) if first else [0] * LENGTH)
+            return tf.constant(numbers if first else [0] * len(numbers))
 
         each = self._strategy.experimental_distribute_values_from_function(value)
         total = self._strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
-        return as_text(total.numpy())
+        return list(total.numpy())
 
     def training(self, model: keras.Model) -> contextlib.AbstractContextManager[None]:
         return corrected(model)
@@ -56,19 +50,18 @@ class MultiWorker(ParallelStrategy):
         return bool(policy == tf.data.experimental.AutoShardPolicy.DATA)
 
 
-_JOBS = ("chief", "worker")
-
-
 def parallel_strategy(
     strategy: tf.distribute.Strategy, *, by_hand: bool
 ) -> MultiWorker | None:
     """The cluster of a strategy, if there are several workers."""
+    _require_supported(strategy)
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        parallel = MultiWorker(strategy) if _several(strategy) else None
-        return parallel if parallel is not None and parallel.count > 1 else None
-    told = json.loads(os.environ.get("TF_CONFIG") or "{}")
-    cluster, task = told.get("cluster", {}), told.get("task", {}).get("type")
-    workers = sum(len(cluster.get(job, ())) for job in _JOBS)
+        resolver = strategy.cluster_resolver
+        several = resolver and len(_tasks(resolver.cluster_spec().as_dict())) > 1
+        return MultiWorker(strategy) if several else None
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    cluster, task = config.get("cluster", {}), config.get("task", {}).get("type")
+    workers = len(_tasks(cluster))
     if workers > 1 and task in _JOBS and "ps" not in cluster:
         raise NotSupportedError(
             "Each worker of the cluster would train its own model.",
@@ -83,6 +76,34 @@ def parallel_strategy(
     return None
 
 
-def _several(strategy: tf.distribute.Strategy) -> bool:
-    resolver = strategy.cluster_resolver
-    return resolver is not None and bool(resolver.cluster_spec().as_dict())
+_JOBS = ("chief", "worker")
+
+
+def _tasks(cluster: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """The workers of a cluster, numbered as by the strategy: a chief comes first."""
+    return [(job, i) for job in _JOBS for i in range(len(cluster.get(job, ())))]
+
+
+def _require_supported(strategy: tf.distribute.Strategy) -> None:
+    """Raise if training under a strategy cannot be resumed exactly.
+
+    Strategies that keep a copy of every variable on every replica are supported:
+    ``MirroredStrategy``, ``MultiWorkerMirroredStrategy``, and ``TPUStrategy``, which
+    has never been tested.
+    """
+    known = (
+        tf.distribute.MirroredStrategy,
+        tf.distribute.MultiWorkerMirroredStrategy,
+        tf.distribute.TPUStrategy,
+    )
+    served = isinstance(strategy, tf.distribute.ParameterServerStrategy)
+    several = served or strategy.num_replicas_in_sync > 1
+    if several and not isinstance(strategy, known):
+        raise NotSupportedError(
+            "Training under this strategy cannot be resumed exactly.",
+            received=type(strategy).__name__,
+            hint="Use MirroredStrategy or MultiWorkerMirroredStrategy. With parameter "
+            "servers, write a custom training loop with "
+            "tf.distribute.coordinator.ClusterCoordinator and resilient.Checkpoints "
+            "(see Parameter servers in the documentation).",
+        )

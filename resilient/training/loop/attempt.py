@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from resilient.data.inputs import DataInputs
-from resilient.distributed.checks.model import require_same_variables
+from resilient.distributed.checks import require_same_variables
 from resilient.progress import Progress
 from resilient.saving.run_json import LoopRun
 from resilient.storage.checkpoint import Checkpoint

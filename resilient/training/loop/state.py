@@ -8,7 +8,7 @@ from resilient import keras_internals
 from resilient.backends import determinism
 from resilient.backends.base import Backend, Part
 from resilient.data.inputs import DataInputs
-from resilient.distributed.checks.model import require_same_values
+from resilient.distributed.checks import require_same_values
 from resilient.distributed.group import Group
 from resilient.errors import NotSupportedError
 from resilient.keras_internals import traces

@@ -8,6 +8,7 @@ import keras
 from torch import distributed
 
 from resilient.distributed.group import Group
+from resilient.distributed.strategies.torch import TIMEOUT, DividingRanks
 from resilient.distributed.strategies.torch_dp.gradients import averaged_gradients
 from resilient.distributed.strategies.torch_dp.losses import refuse_sums, warn_of_masks
 from resilient.distributed.strategies.torch_dp.metrics import MergedLogs
@@ -15,7 +16,6 @@ from resilient.distributed.strategies.torch_dp.start import (
     broadcast_variables,
     refuse_sharded,
 )
-from resilient.distributed.strategies.torch_ranks import TIMEOUT, DividingRanks
 from resilient.state import variables
 
 _SEEDS = "seed_generator_state"  # each rank draws its own masks

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from support.processes import started
 
-from resilient.distributed import channel, listener
-from resilient.distributed.listener import Listener, connect
+from resilient.distributed import channel, rendezvous
+from resilient.distributed.rendezvous import accept_all, connect, listening_socket
 
 pytestmark = pytest.mark.once
 
@@ -24,8 +24,8 @@ class Waiting:
     """A listener that waits for two others, in a thread."""
 
     def __init__(self, host: str = "127.0.0.1", count: int = 3) -> None:
-        self.door = Listener(host)
-        self.port, self.key = self.door.port, self.door.key
+        self.door, self.key = listening_socket(host), "0123456789abcdef" * 2
+        self.port = self.door.getsockname()[1]
         self.accepted: dict[int, socket.socket] = {}
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._wait, args=(count,), daemon=True)
@@ -33,7 +33,7 @@ class Waiting:
 
     def _wait(self, count: int) -> None:
         try:
-            self.accepted = self.door.accept_all(count)
+            self.accepted = accept_all(self.door, self.key, count)
         except BaseException as error:
             self.error = error
 
@@ -168,7 +168,7 @@ def test_an_impostor_is_found_out(opened):
 
 
 def test_a_stranger_has_some_seconds(opened, monkeypatch):
-    monkeypatch.setattr(listener, "_HANDSHAKE", 0.05)
+    monkeypatch.setattr(rendezvous, "_HANDSHAKE", 0.05)
     waiting = Waiting()
     assert is_sent_away(stranger(waiting, opened))
     arrive(waiting, opened)
@@ -192,8 +192,8 @@ def test_of_two_with_one_number_one_is_sent_away(opened):
 
 
 def test_who_does_not_come_is_named_and_strangers_give_no_time(opened, monkeypatch):
-    monkeypatch.setattr(listener, "_CONNECT", 0.1)
-    monkeypatch.setattr(listener, "_HANDSHAKE", 0.05)
+    monkeypatch.setattr(rendezvous, "_CONNECT", 0.1)
+    monkeypatch.setattr(rendezvous, "_HANDSHAKE", 0.05)
     waiting = Waiting()
     peer = opened.enter_context(connect("127.0.0.1", waiting.port, waiting.key, 1))
     stranger(waiting, opened)
