@@ -200,7 +200,6 @@ def test_a_batch_is_sliced_leaf_by_leaf():
     "leaf",
     [
         torch.eye(4).to_sparse(),
-        scipy.sparse.coo_matrix(np.eye(4)),
         np.float32(1),
         3.0,
         "text",
