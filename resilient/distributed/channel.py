@@ -47,7 +47,8 @@ def frames(connected: socket.socket, timeout: float) -> Connection:
     """Frames the messages on a socket.
 
     Args:
-        connected: The socket; it and the result must both be closed.
+        connected: The socket. The connection ends when it and the result are closed,
+            or when it is shut down.
         timeout: Seconds after which a read or write raises BlockingIOError.
     """
     connected.settimeout(None)  # the system's timeouts need a socket that blocks

@@ -47,9 +47,9 @@ class Group:
         """
         return [value]
 
-    def request(self, wish: Encoded) -> None:
+    def request(self, value: Encoded) -> None:
         """Send process 0 a request, without waiting for an answer."""
-        raise AssertionError(wish)  # process 0 asks nobody
+        raise AssertionError(value)  # process 0 asks nobody
 
     def take_requests(self) -> list[Encoded]:
         """In process 0, the requests that arrived since the last call."""
@@ -119,8 +119,8 @@ class Together(Group):
             return []
         return [value, *(self._next(topic, other) for other in range(1, self.count))]
 
-    def request(self, wish: Encoded) -> None:
-        self._channels[0].send(_REQUEST, wish)
+    def request(self, value: Encoded) -> None:
+        self._channels[0].send(_REQUEST, value)
 
     def take_requests(self) -> list[Encoded]:
         return [self._requests.popleft() for _ in range(len(self._requests))]

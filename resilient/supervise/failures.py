@@ -144,7 +144,7 @@ def failed_by_itself(evidence: Evidence) -> bool:
     return kind == "diverged" or (kind == "failed" and not _is_loss(last))
 
 
-def lost_another(evidence: Evidence) -> bool:
+def was_caused_by_peer_loss(evidence: Evidence) -> bool:
     """Whether it ended because another process was lost."""
     last = _last_event(evidence.events)
     failed = last.get("event") == "failed"

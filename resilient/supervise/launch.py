@@ -15,7 +15,7 @@ from resilient.supervise.failures import (
     Evidence,
     classify,
     failed_by_itself,
-    lost_another,
+    was_caused_by_peer_loss,
 )
 from resilient.supervise.hangs import Hang, HangLimit
 from resilient.supervise.headway import Gain, Headway
@@ -191,7 +191,7 @@ class Launch:
         found = self._evidence(member)
         if hang is not None:
             found = replace(found, hang=str(hang))
-        elif lost_another(found):
+        elif was_caused_by_peer_loss(found):
             member, found = self._cause() or (member, found)
         ending = classify(found)
         beat = member.beat()

@@ -55,8 +55,8 @@ class BoundaryConsensus:
             return self._decide(progress, finished)
         here = f"{progress}, at the end of the run" if finished else str(progress)
         if self._group.index == 0:
-            for wish in self._group.take_requests():
-                self._watch.requests.ask_to_stop(**wish)
+            for request in self._group.take_requests():
+                self._watch.requests.ask_to_stop(**request)
             decision = self._decide(progress, finished)
             self._group.broadcast("boundary", {"at": here, **vars(decision)})
             return decision

@@ -36,11 +36,11 @@ class JaxProcesses(base.KerasProcesses):
 def parallel_strategy(strategy: None, *, by_hand: bool) -> JaxProcesses | None:
     """The JAX processes of this program, if there are several."""
     if jax.process_count() == 1:
-        told = os.environ.get(_COUNT, "1")
-        if told in ("", "1"):
+        count = os.environ.get(_COUNT, "1")
+        if count in ("", "1"):
             return None
         raise base.models_of_their_own(
-            f"{_COUNT}={told}, and jax.distributed is not initialized"
+            f"{_COUNT}={count}, and jax.distributed is not initialized"
         )
     distribution = keras.distribution.distribution()
     if distribution is None:
