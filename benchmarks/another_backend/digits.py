@@ -2,9 +2,9 @@
 
 python digits.py DIRECTORY STEP
 
-Trains on whatever KERAS_BACKEND says, from the last checkpoint in the directory on, and
-kills itself before that step; or ends after ``EPOCHS`` epochs. ``losses.csv`` in the
-directory has a line for each batch: its step, and its own loss.
+Trains on whatever KERAS_BACKEND says, from the end of the last epoch in the directory
+on, and kills itself before that step; or ends after ``EPOCHS`` epochs. ``losses.csv``
+in the directory has a line for each batch: its step, and its own loss.
 """
 
 import os
@@ -79,7 +79,6 @@ def main(directory: str, until: str) -> None:
         epochs=EPOCHS,
         callbacks=[Losses(Path(directory, "losses.csv"), int(until))],
         verbose=0,
-        save_freq=5,
         checkpoint_dir=directory,
         allow={"backend"},
     )

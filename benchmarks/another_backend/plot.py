@@ -2,9 +2,9 @@
 
 python plot.py IMAGE
 
-Where all three backends and matplotlib are installed. The run is killed in the middle
-of an epoch on PyTorch, goes on on JAX, is killed in the middle of another, and ends on
-TensorFlow.
+Where all three backends and matplotlib are installed. The run is killed on PyTorch,
+goes on on JAX, is killed there, and ends on TensorFlow: each time from the end of the
+last epoch.
 """
 
 import os
@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 NEVER = 10**9
 CHANGES = (("torch", 80), ("jax", 150), ("tensorflow", NEVER))
+EPOCH = 57  # batches
 SMOOTH = 15  # batches, of the running mean that is drawn
 
 
@@ -57,7 +58,9 @@ def main(image: str) -> None:
         smooth = np.convolve(losses(directory), mean, "valid")
         axes.plot(smooth, "k", linewidth=1.5, label="torch, jax, tensorflow")
     for _, step in CHANGES[:-1]:
-        axes.axvline(step - SMOOTH, color="grey", linestyle=":", linewidth=1)
+        axes.axvline(
+            step // EPOCH * EPOCH - SMOOTH, color="grey", linestyle=":", linewidth=1
+        )
     axes.set(xlabel="batch", ylabel=f"loss, mean of {SMOOTH} batches", yscale="log")
     axes.legend()
     figure.savefig(image, dpi=110)

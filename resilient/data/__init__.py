@@ -64,9 +64,6 @@ class Positioned(ABC):
             held: Whether Keras continues with that iterator.
         """
 
-    def prepare(self, position: DataPosition) -> None:  # noqa: B027 (few need it)
-        """Raise now what ``resume`` or ``seek`` would raise too late."""
-
     @abstractmethod
     def resume(self, position: DataPosition) -> None:
         """Restore the state that outlasts iterators, whether or not one continues."""

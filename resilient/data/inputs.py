@@ -93,8 +93,6 @@ class DataInputs:
     def begin(self, iterator: TrainingInput) -> None:
         """Keras created the training input; it creates the validation input later."""
         self.training = iterator
-        if self._positions.x is not None:
-            iterator.data_adapter.prepare(self._positions.x.data)
         data, before = self.arguments["validation_data"], self._positions
         self.validation = ahead_of_training(data, self.settings("validation_data"))
         then = before.validation_data

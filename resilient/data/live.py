@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from resilient.serialization.batches import checksum, copied, unpack
-from resilient.serialization.position import DataPosition, made_by
+from resilient.serialization.position import DataPosition
 from resilient.serialization.schema import MalformedError
 
 if TYPE_CHECKING:
@@ -80,7 +80,6 @@ def pending_of(position: DataPosition) -> list[Any]:
             f"{given}, and {len(packed)} not"
         )
     batches = [unpack(batch) for batch in packed]
-    _, last = made_by(position.last or "")
-    if batches and checksum(batches[-1]) != last:
+    if batches and checksum(batches[-1]) != position.last:
         raise MalformedError("the last batch is another one than was given")
     return batches

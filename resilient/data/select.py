@@ -15,7 +15,6 @@ import keras
 
 from resilient import keras_internals
 from resilient.data import Positioned
-from resilient.data.arrays.redraw import ADAPTERS
 from resilient.data.shard import ShardedData
 from resilient.data.source import SourceContext
 from resilient.errors import DataNotResumableError, warn_not_exact
@@ -38,6 +37,11 @@ _TF_DATA = {
     "tensorflow": ("tf_data.adapter", "TFData"),
     "jax": ("tf_data.in_python", "TFDataInPython"),
     "torch": ("tf_data.in_python", "TFDataInPython"),
+}
+_ARRAYS = {
+    "tensorflow": ("arrays.tensorflow", "TensorFlowArrays"),
+    "jax": ("arrays.jax", "JaxArrays"),
+    "torch": ("arrays.torch", "TorchArrays"),
 }
 
 
@@ -101,7 +105,7 @@ def _arrays(share: ShardedData) -> Callable[..., Any]:
     if (
         not parallel.divides_arrays or backend != "torch"
     ):  # TensorFlow splits them itself
-        return partial(_class(*ADAPTERS[backend]), share=share)
+        return partial(_class(*_ARRAYS[backend]), share=share)
     order = partial(share.group.broadcast, "order")
     ranks = _class("arrays.torch_ranks", "RankArrays")
     return partial(ranks, rank=parallel.index, world=parallel.count, share=order)

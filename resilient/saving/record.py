@@ -58,10 +58,11 @@ class SavedState(Generic[R_co]):
 
         Raises:
             CorruptCheckpointError: It does not follow the schema.
+            DataNotResumableError: It cannot be continued from on this backend.
         """
         with malformed("the position of the data"):
             found = from_json(Positions, decode(self.position, self.tensors))
-        return found if self.saver is None else found.drawn_by(self.saver)
+        return found if self.saver is None else found.switched_from(self.saver)
 
     def taken_by(self, live: "Sequence[Leaf]") -> "SavedState[R_co]":
         """The same, with variables cast to the dtypes of these."""

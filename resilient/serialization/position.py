@@ -7,6 +7,7 @@ A position consists of plain values and arrays. Each kind of data defines types 
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.schema import Count, well_formed
 
@@ -63,35 +64,25 @@ class DataPosition:
         source = well_formed(schema, self.source, "the position of the data")
         return replace(self, source=source)
 
-    def drawn_by(self, backend: str) -> "DataPosition":
-        """The same in a process of another backend than drew it.
+    def switched_from(self, backend: str) -> "DataPosition":
+        """The same in a process of another backend than the one that saved it.
 
-        Of arrays, whose order backends draw in their own ways, all that is known is who
-        drew it.
+        Raises:
+            DataNotResumableError: Batches would have to be drawn as that one draws.
         """
-        if "seeds" in self.source:
-            return self._of_pipeline(backend)
-        if "drawn_from" not in self.source or "drawn_by" in self.source:
+        if "drawn_from" in self.source:  # arrays
+            if self.drawn and self.source.get("order") is not None:
+                raise _cannot_switch("the rest of this order of the arrays", backend)
+            return replace(self, source={"drawn_from": self.source["drawn_from"]})
+        if "seeds" not in self.source:
             return self
-        drawn = {"backend": backend, "source": self.source}
-        words = {"drawn_from": self.source["drawn_from"]}
-        return replace(self, source={**words, "drawn_by": drawn})
-
-    def _of_pipeline(self, backend: str) -> "DataPosition":
-        """Where a tf.data pipeline is, of which TensorFlow counts what was trained.
-
-        It goes there from its beginning, if its iterator's state is that of later
-        batches, which were not.
-        """
-        source = dict(self.source)
-        source.pop("constants", None)  # of functions that Keras wrote for that backend
-        if self.pending:
-            source.pop("state", None)
-        if isinstance(first := source.get("first"), str):
-            source["first"] = _marked(first, backend)
-        last = None if self.last is None else _marked(self.last, backend)
         given = self.drawn or None if self.given is None else self.given
-        return replace(self, source=source, given=given, last=last)
+        if self.pending or (given and "state" not in self.source):
+            raise _cannot_switch("batches of this tf.data pipeline", backend)
+        # What Keras wrote for that backend, and a checksum that it computed.
+        others = ("constants", "first")
+        source = {key: item for key, item in self.source.items() if key not in others}
+        return replace(self, source=source, given=given, last=None)
 
     def shared(self) -> "DataPosition":
         """The position without the process's own share of batches.
@@ -108,15 +99,15 @@ class DataPosition:
         )
 
 
-def _marked(checksum: str, backend: str) -> str:
-    """A checksum, and the backend that computed it: each does so in its own way."""
-    return checksum if ":" in checksum else f"{backend}:{checksum}"
-
-
-def made_by(checksum: str) -> tuple[str, str]:
-    """The backend that computed a checksum (empty for this one), and the checksum."""
-    by, _, found = checksum.rpartition(":")
-    return by, found
+def _cannot_switch(what: str, backend: str) -> DataNotResumableError:
+    return DataNotResumableError(
+        f"The middle of this epoch cannot continue on another backend: {what} can only "
+        f"be drawn by {backend}.",
+        received=f"an epoch that {backend} began",
+        hint=f"Set KERAS_BACKEND={backend} until it ends. Or continue from the end of "
+        "an epoch: pass resume=<step> with the step of a checkpoint at batch 0 (see "
+        "`resilient ls`).",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,11 +155,11 @@ class Positions:
     x: TrainingPosition | None = None
     validation_data: ValidationPosition | None = None
 
-    def drawn_by(self, backend: str) -> "Positions":
-        """The same in a process of another backend than drew."""
+    def switched_from(self, backend: str) -> "Positions":
+        """The same in a process of another backend than the one that saved them."""
         x, validation = self.x, self.validation_data
         return Positions(
-            x=x and replace(x, data=x.data.drawn_by(backend)),
+            x=x and replace(x, data=x.data.switched_from(backend)),
             validation_data=validation
-            and replace(validation, data=validation.data.drawn_by(backend)),
+            and replace(validation, data=validation.data.switched_from(backend)),
         )

@@ -171,6 +171,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     ),
 }
 
+REPLAYED = ("tf.data from Python", "tf.data drawing")
 ENDLESS = ("tf.data repeated", "generator")
 
 

@@ -49,7 +49,7 @@ TOPICS = {
     "data": Topic(
         "Data",
         "Training data has no position, or is not what it was before the restart.",
-        "data serialization/batches",
+        "data serialization/batches serialization/position",
     ),
     "callbacks-and-state": Topic(
         "Callbacks, objects and random state",

@@ -2,7 +2,8 @@
 
 import pytest
 
-from resilient.serialization.position import DataPosition, made_by
+from resilient.errors import DataNotResumableError
+from resilient.serialization.position import DataPosition
 
 pytestmark = pytest.mark.once
 
@@ -13,28 +14,44 @@ def pipeline(**fields):
 
 
 def test_what_tensorflow_trained_of_a_pipeline_is_what_it_gave():
-    found = pipeline(drawn=3, last="two").drawn_by("tensorflow")
+    found = pipeline(drawn=3, last="two").switched_from("tensorflow")
     assert found.given == 3
-    assert "state" in found.source
-    assert pipeline(drawn=0).drawn_by("tensorflow").given is None
+    assert found.source == {"seeds": [], "lasting": {}, "state": b"", "begun": {}}
+    assert pipeline(drawn=0).switched_from("tensorflow").given is None
 
 
-def test_a_pipeline_that_was_drawn_ahead_begins_again():
-    """The state is that of later batches."""
-    position = pipeline(drawn=3, given=5, pending=["four", "five"])
-    found = position.drawn_by("jax")
-    assert (found.given, found.pending) == (5, ["four", "five"])
-    assert "state" not in found.source
-    assert "state" in position.source
+def arrays(order, drawn):
+    source = {"drawn_from": "NumPy", "order": order}
+    return DataPosition(drawn=drawn, source=source)
 
 
-def test_checksums_of_a_pipeline_tell_who_made_them_for_good():
-    found = pipeline(drawn=3, last="two").drawn_by("tensorflow").drawn_by("torch")
-    assert made_by(found.last) == ("tensorflow", "two")
-    assert made_by(found.source["first"]) == ("tensorflow", "one")
-    assert made_by("two") == ("", "two")
+def replayed(given):
+    return DataPosition(drawn=given, given=given, source={"seeds": [], "begun": {}})
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        pytest.param(arrays({"keras": 3}, 2), id="a shuffled array"),
+        pytest.param(replayed(2), id="a pipeline that is replayed"),
+        pytest.param(
+            pipeline(drawn=3, given=5, pending=["four", "five"]), id="drawn ahead"
+        ),
+    ],
+)
+def test_in_mid_epoch_what_only_that_backend_draws_is_refused(position):
+    with pytest.raises(DataNotResumableError, match="only be drawn by jax") as found:
+        position.switched_from("jax")
+    assert "KERAS_BACKEND=jax" in str(found.value)
+    assert "checkpoint at batch 0" in str(found.value)
+
+
+def test_at_the_end_of_an_epoch_nothing_is_drawn_as_before():
+    for position in (arrays({"keras": 3}, 0), arrays(None, 2)):
+        assert position.switched_from("jax").source == {"drawn_from": "NumPy"}
+    assert replayed(0).switched_from("jax") == replayed(0)
 
 
 def test_other_data_has_the_same_position():
     position = DataPosition(drawn=3, source={"kind": "generator"}, last="two")
-    assert position.drawn_by("torch") is position
+    assert position.switched_from("torch") is position

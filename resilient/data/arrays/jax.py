@@ -18,18 +18,15 @@ from dataclasses import replace
 from typing import Any, NotRequired, TypedDict
 
 import keras
-import numpy as np
 
 from resilient import keras_internals
 from resilient.data import Positioned
-from resilient.data.arrays import drawn_elsewhere
-from resilient.data.arrays.drawn_elsewhere import DrawnBy
 from resilient.data.arrays.fingerprint import array_fingerprint
 from resilient.data.shard import ShardedData
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON, rng
 from resilient.serialization.position import EPOCHS, DataPosition
-from resilient.serialization.schema import MalformedError, well_formed
+from resilient.serialization.schema import MalformedError
 
 _NAMES = ("x", "y", "sample_weight")
 
@@ -45,10 +42,6 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
 
     schema: Any
 
-    _elsewhere: DrawnBy | None = (
-        None  # which backend drew the order in use, if not this one
-    )
-    _again: "tuple[DrawnBy, np.ndarray] | None" = None
     _start: DataPosition | None = None
     _random_state: Callable[[], Any]
     _from_random_state: Callable[[Any], AbstractContextManager[None]]
@@ -78,26 +71,8 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
         position.of(self.schema)
         keras_internals.generation.set_epochs(self, position.epochs)
 
-    def prepare(self, position: DataPosition) -> None:
-        drawn = position.source.get("drawn_by")
-        if drawn is not None and position.drawn and self.shuffled:
-            self._order_of(well_formed(DrawnBy, drawn, "the order of the data"))
-
     def seek(self, position: DataPosition) -> None:
         position = position.of(self.schema)
-        elsewhere = "drawn_by" in position.source
-        if not elsewhere:
-            self.require_same_orders(position)
-        known = elsewhere or self._has_order(position)
-        if position.drawn > self.num_batches or not known:
-            raise MalformedError(
-                f"the position of the data: batch {position.drawn} of "
-                f"{self.num_batches}, in the order {position.source.get('order')}"
-            )
-        self._start = position
-
-    def require_same_orders(self, position: DataPosition) -> None:
-        """Raise DataNotResumableError if orders are drawn differently now."""
         theirs, ours = position.source["drawn_from"], self._orders()
         if position.source.get("order") is not None and theirs != ours:
             raise DataNotResumableError(
@@ -111,16 +86,13 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
                     'resume="never".'
                 ),
             )
-
-    def order_again(self, source: JSON) -> np.ndarray:
-        """The order of the samples in an epoch, drawn by this backend."""
-        raise NotImplementedError
-
-    def _order_of(self, drawn: DrawnBy) -> np.ndarray:
-        """The order of the samples in an epoch, drawn by another backend."""
-        if self._again is None or self._again[0] != drawn:
-            self._again = drawn, drawn_elsewhere.order(drawn, self)
-        return self._again[1]
+        in_order = not position.drawn or not self.shuffled or self._has_order(position)
+        if position.drawn > self.num_batches or not in_order:
+            raise MalformedError(
+                f"the position of the data: batch {position.drawn} of "
+                f"{self.num_batches}, in the order {position.source.get('order')}"
+            )
+        self._start = position
 
     def _has_order(self, position: DataPosition) -> bool:
         """Whether a position determines the order of the coming batches."""
@@ -172,7 +144,6 @@ class _Position(TypedDict):
     drawn_from: str
     order: NotRequired[Any]
     ahead: NotRequired[list[Any]]
-    drawn_by: NotRequired[DrawnBy]
 
 
 class SlicedArrays(SeekableArrays):
@@ -192,13 +163,9 @@ class SlicedArrays(SeekableArrays):
             return found
         ahead = [self._draws[i] for i in range(drawn, self._started) if self._draws]
         mine = {"order": self._order, "ahead": ahead}
-        if self._elsewhere is not None:
-            mine["drawn_by"] = self._elsewhere
         return replace(found, source=found.source | mine)
 
     def _has_order(self, position: DataPosition) -> bool:
-        if not position.drawn:
-            return True
         kind, source = type(self._next_order()), position.source
         orders = [source.get("order"), *source.get("ahead", ())]
         return "ahead" in source and all(
@@ -210,17 +177,13 @@ class SlicedArrays(SeekableArrays):
         self, slice_and_convert_fn: Callable[..., Any], inputs: Any
     ) -> Iterator[Any]:
         # A generator: as in Keras, all this happens when the first batch is requested.
-        for rows in self._rows(SlicedArrays._keras_rows(self)):
+        for rows in self._rows(super()._get_iterator(_only_rows, 0)):
             convert = functools.partial(slice_and_convert_fn, indices=rows)
             yield keras.tree.map_structure(convert, inputs, none_is_leaf=False)
 
     def _rows(self, keras_rows: Iterator[Any]) -> Iterator[Any]:
         """The rows of each batch from the start position, as Keras draws them."""
         start = self._take_start()
-        self._elsewhere = start.source.get("drawn_by") if self.shuffled else None
-        if self._elsewhere is not None:
-            yield from self._rows_elsewhere(start.drawn, self._elsewhere)
-            return
         first, ahead = start.drawn, list(start.source.get("ahead", ()))
         self._order, self._draws, self._started = start.source.get("order"), {}, first
         if first:
@@ -243,27 +206,6 @@ class SlicedArrays(SeekableArrays):
                 rows = next(keras_rows)
             self._started = i + 1
             yield rows
-
-    def _rows_elsewhere(self, first: int, drawn: DrawnBy) -> Iterator[Any]:
-        """The rows of each batch, in an order that another backend drew."""
-        self._order, self._draws = None, {}
-        order, size = self._order_of(drawn), int(self.batch_size)
-        for i in range(first, self.num_batches):
-            self._started = i + 1
-            yield self._as_rows(order[i * size : (i + 1) * size])
-
-    def order_again(self, source: JSON) -> np.ndarray:
-        with self._drawing_again(source.get("order")):
-            return np.concatenate([np.asarray(rows) for rows in self._keras_rows()])
-
-    def _keras_rows(self) -> Iterator[Any]:
-        """The rows of each batch, as Keras draws them."""
-        rows: Iterator[Any] = super()._get_iterator(_only_rows, 0)
-        return rows
-
-    def _as_rows(self, rows: np.ndarray) -> Any:
-        """Rows, in the form that Keras uses for a batch on this backend."""
-        return rows
 
 
 class JaxArrays(SlicedArrays):

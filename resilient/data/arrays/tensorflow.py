@@ -24,11 +24,10 @@ from msgspec import Meta
 from resilient import keras_internals
 from resilient.backends import get_backend
 from resilient.backends.tensorflow import BACKEND
-from resilient.data.arrays.drawn_elsewhere import DrawnBy
 from resilient.data.arrays.jax import SeekableArrays
 from resilient.serialization import JSON
 from resilient.serialization.position import DataPosition
-from resilient.serialization.schema import Count, MalformedError
+from resilient.serialization.schema import Count
 from resilient.state.rng import kept_random_state
 
 
@@ -64,7 +63,6 @@ class _Position(TypedDict):
     order: NotRequired[_Order | None]
     own_seed: NotRequired[_Seed]
     orders_made: NotRequired[Count]
-    drawn_by: NotRequired[DrawnBy]
 
 
 class TensorFlowArrays(SeekableArrays):
@@ -96,8 +94,6 @@ class TensorFlowArrays(SeekableArrays):
             "own_seed": self._own_seed,
             "orders_made": self._orders_made,
         }
-        if self._elsewhere is not None:
-            mine["drawn_by"] = self._elsewhere
         return replace(found, source=found.source | mine)
 
     def _has_order(self, position: DataPosition) -> bool:
@@ -105,7 +101,7 @@ class TensorFlowArrays(SeekableArrays):
         own = [source.get("own_seed"), source.get("orders_made")]
         order: JSON | None = source.get("order")
         if order is None:
-            return not (position.drawn and self.shuffled)
+            return False
         return order.keys() == {"keras"} or order == {"own_seed": own}
 
     def resume(self, position: DataPosition) -> None:
@@ -120,18 +116,8 @@ class TensorFlowArrays(SeekableArrays):
         self._start_at.assign(start.drawn)
         if not self.shuffled:
             return
-        self._order, self._elsewhere = None, start.source.get("drawn_by")
-        if self._elsewhere is not None:
-            self._indices.assign(self._order_of(self._elsewhere))
-            return
         self._order = start.source.get("order") or self._new_order()
         self._indices.assign(self._permutation(self._order))
-
-    def order_again(self, source: JSON) -> np.ndarray:
-        order: JSON | None = source.get("order")
-        if order is None or len(order) != 1:
-            raise MalformedError("no order of the data")
-        return self._permutation(order)
 
     def _new_order(self) -> JSON:
         order = self._next_order()

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import keras
-import numpy as np
 import torch
 
 from resilient.data.arrays.jax import SlicedArrays
@@ -43,13 +42,6 @@ class TorchArrays(SlicedArrays):
             ),
             collate_fn=loader.collate_fn,
         )
-
-    def _keras_rows(self) -> Iterator[Any]:
-        rows: Iterator[Any] = iter(super().get_torch_dataloader().batch_sampler)
-        return rows
-
-    def _as_rows(self, rows: np.ndarray) -> Any:
-        return rows.tolist()
 
     def one_order(self, batches: Any) -> Any:
         """Keras's batch sampler; several processes draw the same."""

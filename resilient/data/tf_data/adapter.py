@@ -12,7 +12,7 @@ from resilient.data.tf_data.pipeline import Pipeline
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
-from resilient.serialization.position import BatchMark, DataPosition, made_by
+from resilient.serialization.position import BatchMark, DataPosition
 
 
 class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc]
@@ -77,16 +77,11 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
             if self._checksums is not None:
                 self._checksums.forget_first()
             return self._pipeline.begin(iterable)
-        drawn, given = position.drawn, position.given or position.drawn
-        before = BatchMark(given=given, last=position.last)
-        if given > drawn:  # another backend prefetched: are those batches the same?
-            _, last = self._pipeline.seek(position.source, given, iterable)
-            self._pipeline.verify(last, before)
-        live, last = self._pipeline.seek(position.source, drawn, iterable)
-        if given == drawn and position.last is not None and self._checksums is not None:
-            by, _ = made_by(position.last)
-            seen = last if by else self._checksums.of(drawn)
-            self._pipeline.verify(seen, before)
+        drawn = position.drawn
+        live, _ = self._pipeline.seek(position.source, drawn, iterable)
+        if position.last is not None and self._checksums is not None:
+            before = BatchMark(given=drawn, last=position.last)
+            self._pipeline.verify(self._checksums.of(drawn), before)
         return live
 
     def _note_first(self) -> None:
@@ -95,9 +90,7 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
             self._pipeline.began(checksum(first))
 
     def _first_of(self, iterator: Any) -> Any:
-        first = next(iterator, None)
-        if self._pipeline.first_elsewhere:
-            return first
+        next(iterator, None)
         return self._checksums.of(1) if self._checksums is not None else None
 
     def fingerprint(self) -> JSON:

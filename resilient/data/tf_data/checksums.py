@@ -66,12 +66,6 @@ class ReplicaChecksums(Checksums):
         return super().of((drawn - 1) * self._replicas + 1)
 
 
-def of_batch(batch: Any) -> int:
-    """The checksum of a batch that Python sees."""
-    with tf.device("/CPU:0"):
-        return int(_total(batch))
-
-
 def _total(batch: Any) -> Any:
     total = tf.constant(0, tf.int64)
     for tensor in tf.nest.flatten(batch, expand_composites=True):

@@ -11,7 +11,6 @@ we cannot see: the first batch shows whether an epoch begins as before.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,7 @@ import tensorflow as tf
 
 from resilient.data import replay
 from resilient.data.source import DataSource, SourceContext
-from resilient.data.tf_data import (
-    checksums,
-    constants,
-    facts,
-    iterator_state,
-    shuffles,
-)
+from resilient.data.tf_data import constants, facts, iterator_state, shuffles
 from resilient.data.tf_data.graph import PipelineGraph, is_stateful
 from resilient.data.tf_data.lasting import Lasting
 from resilient.data.tf_data.position import (
@@ -39,7 +32,7 @@ from resilient.data.tf_data.seed_counts import SeedCount, UnknownFormat
 from resilient.data.tf_data.variables import PipelineVariables, chain
 from resilient.errors import DataNotResumableError, WarnOnce
 from resilient.serialization import JSON
-from resilient.serialization.position import BatchMark, made_by
+from resilient.serialization.position import BatchMark
 from resilient.serialization.schema import MalformedError
 from resilient.state import rng
 
@@ -154,17 +147,6 @@ class Pipeline(DataSource):
         """The newest iterator yielded its first batch, with this checksum."""
         if self.remembers:
             self._last = {"begun": self._begun, "first": first}
-
-    def verify(self, batch: Any, before: BatchMark) -> None:
-        by, last = made_by(before.last or "")
-        if by == "tensorflow":
-            batch = checksums.of_batch(batch)
-        super().verify(batch, replace(before, last=last or None))
-
-    @property
-    def first_elsewhere(self) -> bool:
-        """Whether the first batch comes from a process with another backend."""
-        return bool(made_by(self._last.get("first", ""))[0])
 
     def check(self, first_of: Callable[[Any], Any], iterable: Any = None) -> None:
         """Begin the previous epoch twice more; both must begin as it did.
