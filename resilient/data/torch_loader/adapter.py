@@ -3,9 +3,8 @@
 How each returns to a position:
 
 * without workers: the indices are drawn again and skipped, no data is loaded;
-* iterable datasets without workers: by their ``state_dict``, or replayed;
-* with workers: replayed, with the same worker seeds;
-* ``StatefulDataLoader`` with workers: by its ``state_dict``.
+* with workers, or over an iterable dataset: replayed, with the same worker seeds;
+* ``StatefulDataLoader`` then: by its ``state_dict``.
 """
 
 import itertools
@@ -18,11 +17,13 @@ import torch
 
 from resilient import keras_internals
 from resilient.data.source import SourceContext, TrackedIterable
-from resilient.data.torch_loader.positioned import PositionedLoader
-from resilient.data.torch_loader.replayed import Replayed, has_torch_iterators
-from resilient.data.torch_loader.stateful import IterableState, Torchdata, can_tell
+from resilient.data.torch_loader.source import LoaderSource, has_torch_iterators
+from resilient.data.torch_loader.without_replay import (
+    IndexedLoader,
+    StatefulLoader,
+    has_exact_state,
+)
 from resilient.data.tracked_adapter import TrackedAdapter
-from resilient.objects import kinds
 
 
 class TorchLoaderData(
@@ -72,7 +73,7 @@ class _TrackedLoader(TrackedIterable):
         prefetch_factor: If set, JAX's trainer before Keras 3.14 does not prefetch.
     """
 
-    def __init__(self, source: Replayed, loader: Any) -> None:
+    def __init__(self, source: LoaderSource, loader: Any) -> None:
         super().__init__(source)
         self.sampler = getattr(loader, "sampler", None)
         self.prefetch_factor = getattr(loader, "prefetch_factor", None)
@@ -82,16 +83,11 @@ def _as_array(tensor: Any) -> np.ndarray:
     return np.asarray(tensor.cpu())  # as Keras does
 
 
-def _source(loader: Any, settings: SourceContext) -> Replayed:
+def _source(loader: Any, settings: SourceContext) -> LoaderSource:
     if settings.options.replay or not has_torch_iterators(loader):
-        return Replayed(loader, settings)
+        return LoaderSource(loader, settings)
     iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
     if not loader.num_workers and not iterable:
-        return PositionedLoader(loader, settings)
-    names = {cls.__name__ for cls in type(loader).__mro__}
-    if "StatefulDataLoader" in names and can_tell(loader):
-        return Torchdata(loader, settings)
-    stateful = kinds.has_state_dict(type(loader.dataset))
-    if iterable and stateful and not loader.num_workers:
-        return IterableState(loader, settings)
-    return Replayed(loader, settings)
+        return IndexedLoader(loader, settings)
+    found = StatefulLoader if has_exact_state(loader) else LoaderSource
+    return found(loader, settings)

@@ -318,7 +318,7 @@ def test_a_sampler_that_draws_too_often_is_named():
 
 
 def test_a_state_that_cannot_be_kept_is_refused():
-    ours = adapter(DataLoader(Stream(object), batch_size=4))
+    ours = adapter(STATEFUL(Stream(object), batch_size=4))
     next(iter(ours.tracked))
     with pytest.raises(NotSupportedError, match=r"state_dict\(\).*\n.*object"):
         ours.position(1, held=True)

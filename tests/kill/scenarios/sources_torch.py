@@ -246,7 +246,7 @@ def stream(stateful: bool) -> Any:
 
 @source()
 def torch_iterable_with_state() -> Case:
-    """An iterable dataset that tells where it is."""
+    """An iterable dataset that could tell where it is; it is replayed."""
     return fitted(loader(stream(stateful=True)))
 
 

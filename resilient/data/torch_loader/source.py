@@ -1,9 +1,12 @@
-"""Returns a DataLoader to a position by drawing its batches again.
+"""The position of a torch DataLoader, and how its batches are drawn again.
 
-The iterator is created from the same random state, so its workers have the same seeds
-and draw the same, random augmentation included. Persistent workers carry their random
-numbers and their copies of the dataset from one iterator to the next, so with them all
-iterators since the workers were started are recreated.
+A loader depends on the global generators of Python, numpy and torch; on every generator
+object of these libraries that it reaches; and on changed attributes of the user's
+datasets, samplers and collate functions. From the state of all these an iterator is
+created again, so that its workers have the same seeds and draw the same, random
+augmentation included. Persistent workers carry their random numbers and their copies of
+the dataset from one iterator to the next, so with them all iterators since the workers
+were started are recreated.
 """
 
 import itertools
@@ -15,14 +18,82 @@ import torch
 from resilient.data.draws import Draws, DrawsPosition
 from resilient.data.replay import skip
 from resilient.data.source import DataSource, SourceContext
-from resilient.data.torch_loader.state import LoaderState, Moment
 from resilient.errors import WarnOnce, warn_not_exact
-from resilient.serialization import JSON
+from resilient.objects.attributes import Attributes, generators, unclaimed
+from resilient.serialization import JSON, rng
 from resilient.serialization.schema import Count, MalformedError
 from resilient.state.rng import kept_random_state
 
 _OWN = ("torch.utils.data.", "torchdata.stateful_dataloader.")
 FOLLOWED = "_followed_by_resilient"  # attribute of a loader with persistent workers
+
+
+class Moment(TypedDict):
+    """What a loader depends on, at one moment."""
+
+    random: JSON
+    attributes: JSON
+
+
+class LoaderState:
+    """Captures and restores what a loader depends on.
+
+    Args:
+        loader: The DataLoader, before anything was drawn from it.
+
+    Attributes:
+        shared: What others than the sampler may draw from between two batches.
+        everything: The names of all generators.
+        restored: Of those that no other data of this fit restores.
+    """
+
+    def __init__(self, loader: Any, settings: SourceContext) -> None:
+        # The dataset first: a generator that it shares with the sampler is named by it.
+        parts = {
+            "dataset": loader.dataset,
+            "collate_fn": getattr(loader.collate_fn, "__self__", loader.collate_fn),
+            "sampler": loader.sampler,
+            "batch_sampler": loader.batch_sampler,
+            "generator": loader.generator,
+        }
+        self._lasting = found = generators(parts)
+        self._own = unclaimed(found, settings.claimed)
+        shared = rng.global_generators()
+        self._all = shared | found
+        objects = {name: part for name, part in parts.items() if part is not None}
+        # Not by the state_dict of objects: that is for the middle of an iteration.
+        self._attributes = Attributes(objects, found.values(), asks=False)
+        self.everything, self.restored = set(self._all), set(self._own)
+        drawn = [n for n in found if n.startswith(("dataset", "collate_fn"))]
+        self.shared: dict[str, Any] = shared | {name: found[name] for name in drawn}
+
+    def capture(self) -> JSON:
+        """The whole state, as plain values and copies of arrays."""
+        return self._of(self._all)
+
+    def lasting(self) -> JSON:
+        """The same, without the global generators, which a checkpoint has anyway."""
+        return self._of(self._lasting)
+
+    def own(self) -> JSON:
+        """The same, without the generators that other data of this fit restores."""
+        return self._of(self._own)
+
+    def _of(self, generators: Mapping[str, Any]) -> JSON:
+        return {
+            "random": rng.states(generators),
+            "attributes": self._attributes.capture(),
+        }
+
+    def restore(self, state: JSON, *, attributes: bool = True) -> None:
+        """Set what ``capture``, ``lasting`` or ``own`` returned."""
+        if attributes:
+            self._attributes.restore(state["attributes"])
+        rng.set_states(self._all, state["random"])
+
+    def uncaptured(self) -> list[str]:
+        """Names of attributes that changed and cannot be saved."""
+        return self._attributes.uncaptured()
 
 
 class _Entry(TypedDict):
@@ -50,8 +121,8 @@ class Position(TypedDict):
     finished: NotRequired[bool]
 
 
-class Replayed(DataSource):
-    """Any DataLoader.
+class LoaderSource(DataSource):
+    """Any DataLoader; its batches are drawn again.
 
     Args:
         loader: The user's loader, before anything was drawn from it.
@@ -203,7 +274,7 @@ class Replayed(DataSource):
         indices = self._indices.position() if self._indices is not None else None
         return [*before, {**newest, "given": given, "indices": indices}]
 
-    def _warn_early(self, earlier: "Replayed | None") -> None:
+    def _warn_early(self, earlier: "LoaderSource | None") -> None:
         """Warn about what cannot be exact with this loader."""
         loader, names = self.loader, []
         if loader.num_workers and not getattr(loader, "in_order", True):
