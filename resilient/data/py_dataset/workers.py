@@ -11,7 +11,7 @@ chance, in Keras too. We watch the first batches for that.
 
 import sys
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from resilient import keras_internals
 from resilient.errors import DataWorkerError
-from resilient.objects.attributes import Attributes, generators
+from resilient.objects.attributes import generators
 from resilient.serialization import classes, rng
 
 _PATIENCE = 1.0  # seconds between two looks at the processes
@@ -53,10 +53,10 @@ class Workers:
             while (
                 self._watched < _WATCHED and (index := next(indices, None)) is not None
             ):
-                yield index, self._found(Watching(self._dataset, forked=False)[index])
+                yield index, self._found(_Watched(self._dataset, forked=False)[index])
         known, uid = keras_internals.SHARED_DATASETS, self._keras.uid
         watch = self._watched < _WATCHED
-        known[uid] = Watching(self._dataset, forked=True) if watch else self._dataset
+        known[uid] = _Watched(self._dataset, forked=True) if watch else self._dataset
         coming: deque[tuple[int, Any]] = deque()
         with closing(self._keras.executor_fn(known)) as pool:
             # The pool replaces processes that die, but their batches are lost.
@@ -105,8 +105,8 @@ class Workers:
         return batch
 
 
-class Watching:
-    """A dataset that reports changes made by its first batches.
+class _Watched:
+    """A dataset that says what its first batches draw from, or change.
 
     Args:
         forked: Whether this runs in another process, which must not touch a backend.
@@ -122,47 +122,41 @@ class Watching:
         if self._count > _WATCHED:
             return self._dataset[index], []
         reached = generators({"self": self._dataset})
-        held = {"self": self._dataset}
-        attributes = None if self._forked else Attributes(held, reached.values())
-        before = (self._now(), rng.states(reached))
+        before = self._now(reached)
         batch = self._dataset[index]
-        after = (self._now(), rng.states(reached))
-        parts = [
-            part
-            for old, new in zip(before, after, strict=True)
-            for part in old | new
-            if old.get(part) != new.get(part)
-        ]
-        parts += attributes.changed() if attributes else []
+        after = self._now(reached)
         name = type(self._dataset).__qualname__.rpartition("<locals>.")[2]
-        said = f"{name}.__getitem__ draws from, or changes,"
-        return batch, [f"{said} {part}" for part in parts]
+        return batch, [
+            f"{name}.__getitem__ draws from, or changes, {part}"
+            for part in before | after
+            if before.get(part) != after.get(part)
+        ]
 
-    def _now(self) -> dict[str, Any]:
-        """The global generators and, in a process, hints of what attributes hold."""
-        found: dict[str, Any] = {
-            f"{library}'s global generator": rng.state(generator)
-            for library, generator in rng.global_generators().items()
-        }
+    def _now(self, reached: Mapping[str, Any]) -> dict[str, Any]:
+        """The states of random generators, and glances at attributes."""
+        shared = rng.global_generators().items()
+        found = {f"{name}'s global generator": rng.state(each) for name, each in shared}
         if not self._forked:
             seed = keras_internals.global_seed_generator_state()
             found["Keras's global generator"] = seed
-            return found
-        for key, value in vars(self._dataset).items():
-            found[f"self.{key}"] = glance(value)
-        return found
+        held = vars(self._dataset).items()
+        return (
+            found
+            | rng.states(reached)
+            | {f"self.{name}": _glance(value) for name, value in held}
+        )
 
 
-def glance(value: Any, depth: int = 3) -> Any:
+def _glance(value: Any, depth: int = 3) -> Any:
     """A cheap value that almost always differs if the original has changed."""
     if value is None or isinstance(value, int | float | str | bytes):
         return value
     if depth and type(value) in (list, tuple, dict) and len(value) <= _FEW:
         items = value.items() if type(value) is dict else enumerate(value)
-        return [(key, glance(item, depth - 1)) for key, item in items]
+        return [(key, _glance(item, depth - 1)) for key, item in items]
     if type(value) is np.ndarray and value.nbytes <= _FEW * 8:
         return value.tobytes()
     if depth and not classes.is_foreign(type(value)):
         found = getattr(value, "__dict__", {})
-        return [(key, glance(item, depth - 1)) for key, item in found.items()]
+        return [(key, _glance(item, depth - 1)) for key, item in found.items()]
     return id(value)
