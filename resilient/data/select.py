@@ -35,8 +35,8 @@ _EARLY = ("PyDatasetAdapter", "TFDatasetAdapter", "TorchDataLoaderAdapter")
 # Only TensorFlow uses tf.data's own iterators; other backends iterate from Python.
 _TF_DATA = {
     "tensorflow": ("tf_data.adapter", "TFData"),
-    "jax": ("tf_data.in_python", "TFDataInPython"),
-    "torch": ("tf_data.in_python", "TFDataInPython"),
+    "jax": ("tf_data.adapter", "TFDataInPython"),
+    "torch": ("tf_data.adapter", "TFDataInPython"),
 }
 _ARRAYS = {
     "tensorflow": ("arrays.tensorflow", "TensorFlowArrays"),

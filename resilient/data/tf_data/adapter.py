@@ -1,18 +1,30 @@
-"""tf.data pipelines on TensorFlow, where the training step draws from the iterator."""
+"""tf.data pipelines: on TensorFlow, and where Keras iterates them from Python.
 
+On TensorFlow, the training step draws from the iterator, so Python does not see the
+batches. Pipelines whose batches are replayed on a resume compute checksums themselves,
+to check that they are the same. A ring buffer keeps the checksums of the last batches,
+more than a pipeline ever prefetches, and that of the first batch is kept as well.
+"""
+
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
 
 from resilient import keras_internals
 from resilient.data import Positioned
-from resilient.data.source import SourceContext
-from resilient.data.tf_data.checksums import Checksums, ReplicaChecksums
+from resilient.data.source import SourceContext, TrackedIterable
+from resilient.data.tf_data import facts
 from resilient.data.tf_data.pipeline import Pipeline
+from resilient.data.tracked_adapter import TrackedAdapter
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
 from resilient.serialization.position import BatchMark, DataPosition
+
+_SIZE = 4096  # of the ring
 
 
 class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc]
@@ -97,6 +109,55 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
         return self._pipeline.fingerprint()
 
 
+class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type: ignore[misc]
+    """Input of the JAX and PyTorch trainers."""
+
+    _dataset: Any
+
+    def __init__(self, *args: Any, settings: SourceContext, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        pipeline = _PipelineInPython(self._dataset, settings)
+        if kwargs.get("distribution") is not None:
+            # It is this dataset, whichever part this process gets.
+            whole: Any = keras_internals.TFDatasetAdapter(
+                *args, **{**kwargs, "distribution": None}
+            )._dataset
+            pipeline.facts = facts.fingerprint(whole, facts.graph_of(whole))
+        self.tracked = TrackedIterable(pipeline)
+        self._dataset = _Followed(self.tracked, self._dataset)
+
+    def get_jax_iterator(self, super_batch: int | None = None) -> Any:
+        one_by_one = super().get_jax_iterator()
+        return keras_internals.generation.in_steps(one_by_one, super_batch)
+
+
+class _PipelineInPython(Pipeline):
+    """A dataset whose batches Python sees."""
+
+    def begin(self, iterable: Any = None) -> Iterator[Any]:
+        self.check(lambda iterator: next(iterator, None))
+        batches: Iterator[Any] = super().begin()
+        return self._noting_first(batches) if self.remembers else batches
+
+    def _noting_first(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in itertools.islice(batches, 1):
+            self.began(checksum(batch))
+            yield batch
+        yield from batches
+
+
+class _Followed:
+    """Stands in for the dataset in Keras."""
+
+    def __init__(self, tracked: TrackedIterable, dataset: Any) -> None:
+        self._tracked = tracked
+        self.cardinality = dataset.cardinality
+        self.element_spec = dataset.element_spec
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._tracked)
+
+
 def distributes(strategy: tf.distribute.Strategy | None) -> bool:
     """Whether Keras iterates something other than the dataset itself."""
     if strategy is None:
@@ -105,3 +166,70 @@ def distributes(strategy: tf.distribute.Strategy | None) -> bool:
     some = tf.data.Dataset.range(count).batch(count)
     found = strategy.experimental_distribute_dataset(some)
     return isinstance(found, tf.distribute.DistributedDataset)
+
+
+class Checksums:
+    """Adds checksums to a dataset.
+
+    Attributes:
+        dataset: The dataset to iterate instead.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        with tf.init_scope(), tf.device("/CPU:0"):
+            zeros = tf.zeros(1 + _SIZE, tf.int64)
+            # Not tf.Variable, which a strategy would replace.
+            self._ring = resource_variable_ops.ResourceVariable(zeros, trainable=False)
+        self.dataset = dataset.enumerate().map(self._note)
+
+    def of(self, drawn: int) -> int:
+        """The checksum of batch ``drawn``, from 1, of the newest iterator."""
+        index = drawn - 1
+        return int(self._ring.numpy()[index and 1 + index % _SIZE])
+
+    def forget_first(self) -> None:
+        """Reset the first batch's checksum to 0."""
+        self._ring.scatter_nd_update([[0]], [0])
+
+    # Converting it takes long, and changes nothing.
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def _note(self, index: Any, batch: Any) -> Any:
+        place = tf.where(index == 0, index, 1 + index % _SIZE)
+        self._ring.scatter_nd_update([[place]], [_total(batch)])
+        return batch
+
+
+class ReplicaChecksums(Checksums):
+    """Adds checksums to what this process draws from a distributed dataset.
+
+    Not to the dataset itself, which TensorFlow searches for files to distribute over
+    workers: it would find different files, or none.
+
+    Args:
+        distributed: A tf.distribute.DistributedDataset; it is changed.
+        replicas: How many there are in this process; each draws a part of a batch.
+    """
+
+    def __init__(self, distributed: Any, replicas: int) -> None:
+        (drawn_here,) = distributed._cloned_datasets
+        super().__init__(drawn_here)
+        distributed._cloned_datasets = [self.dataset]
+        self._replicas = replicas
+
+    def of(self, drawn: int) -> int:
+        """The first replica's checksum; the last batch may have no other part."""
+        return super().of((drawn - 1) * self._replicas + 1)
+
+
+def _total(batch: Any) -> Any:
+    total = tf.constant(0, tf.int64)
+    for tensor in tf.nest.flatten(batch, expand_composites=True):
+        for part in (tf.shape(tensor), tensor):
+            total = total * 31 + _checksum(part)
+    return total
+
+
+def _checksum(tensor: Any) -> Any:
+    row = tf.reshape(tensor, [1, -1])
+    found = tf.raw_ops.Fingerprint(data=row, method="farmhash64")
+    return tf.bitcast(found, tf.int64)[0]

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.python.framework import op_def_registry
 
-from resilient.data.tf_data.captured import Captured, from_graph
+from resilient.data.tf_data.variables import Captured, from_graph
 
 _IGNORE = tf.data.experimental.ExternalStatePolicy.IGNORE
 _FAIL = tf.data.experimental.ExternalStatePolicy.FAIL
@@ -108,8 +108,9 @@ class PipelineGraph:
         """Random operations in functions that are called in parallel, in words."""
         library = {f.signature.name: f for f in self.definition.library.function}
         found = []
-        for node in [*self.definition.node, *self.nodes_inside()]:
-            if "Parallel" in node.op or node.op == "MapAndBatchDataset":
+        for nodes in self.definition.node, *(f.node_def for f in self.functions()):
+            by_name = {node.name: node for node in nodes}
+            for node in (each for each in nodes if _is_parallel(each, by_name)):
                 inside = {n.op for f in _reached([node], library) for n in f.node_def}
                 drawn = sorted(op for op in inside if _is_draw(op))
                 found += [f"{node.op}: {', '.join(drawn)}"] if drawn else []
@@ -184,6 +185,15 @@ def _is_draw(op: str) -> bool:
     definition = op_def_registry.get(op)
     seeded = definition and any(each.name == "seed" for each in definition.attr)
     return is_stateful(op) and (bool(seeded) or "Rng" in op or "Assign" in op)
+
+
+def _is_parallel(node: Any, by_name: dict[str, Any]) -> bool:
+    """Whether it calls its function several times at once."""
+    if "Interleave" in node.op:
+        return "Parallel" in node.op
+    calls = by_name.get(input_of(node, "num_parallel_calls"))
+    one = calls is not None and calls.op == "Const" and _value(calls)[0]() == 1
+    return not one and ("Parallel" in node.op or node.op == "MapAndBatchDataset")
 
 
 def _reached(nodes: Any, library: dict[str, Any]) -> Iterator[Any]:

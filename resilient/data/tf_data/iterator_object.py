@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from resilient.data.tf_data import constants, facts, iterator_state, shuffles
+from resilient.data.tf_data import facts, iterator_state
 from resilient.data.tf_data.graph import PipelineGraph
 from resilient.errors import DataNotResumableError
 from resilient.objects.adapters.base import Kind, require_backend
@@ -44,12 +44,12 @@ class IteratorKind(Kind):
             raise _refused(f"{unseeded[0]} without a seed")
         if graph.state_outside() or facts.is_not_saved(graph.all_operations()):
             raise _refused("operations whose state cannot be saved")
-        self._counts = shuffles.count_draws(graph)
-        self._constants = constants.checksums(value._dataset, graph)
+        self._counts = iterator_state.count_draws(graph)
+        self._constants = facts.checksums_of_constants(value._dataset, graph)
 
     def facts(self) -> JSON:
         found = {f" constants of {op}": each for op, each in self._constants.items()}
-        found.pop(f" constants of {constants.FILES}", None)
+        found.pop(f" constants of {facts.FILES}", None)
         return {" seeds": self._seeds, **found}
 
     def state(self) -> Any:

@@ -2,7 +2,7 @@
 
 The state of an iterator is saved and restored: no data is drawn twice. State that
 outlasts iterators is saved beside it: the seeds of all shuffles, in-memory caches, and
-what ``lasting`` covers. A shuffle without a seed gets one, drawn once per run, and a
+what ``Lasting`` covers. A shuffle without a seed gets one, drawn once per run, and a
 resumed run gives all shuffles the seeds they had.
 
 If an iterator's state cannot be saved (Python functions, stateful random operations),
@@ -18,17 +18,16 @@ import tensorflow as tf
 
 from resilient.data import replay
 from resilient.data.source import DataSource, SourceContext
-from resilient.data.tf_data import constants, facts, iterator_state, shuffles
+from resilient.data.tf_data import facts, iterator_state
 from resilient.data.tf_data.graph import PipelineGraph, is_stateful
-from resilient.data.tf_data.lasting import Lasting
+from resilient.data.tf_data.iterator_state import SeedCount, UnknownFormat
 from resilient.data.tf_data.position import (
+    Lasting,
     PipelinePosition,
     operations,
     require_begun,
     saved_seeds,
-    warn_if_large,
 )
-from resilient.data.tf_data.seed_counts import SeedCount, UnknownFormat
 from resilient.data.tf_data.variables import PipelineVariables, chain
 from resilient.errors import DataNotResumableError, WarnOnce
 from resilient.serialization import JSON
@@ -64,13 +63,13 @@ class Pipeline(DataSource):
         self._begun: JSON = {}  # the state when it was created
         self._last: JSON = {}  # how the newest iterator that yielded a batch began
         self._unchecked = False
-        self._warned, self._say = False, WarnOnce()
+        self._say = WarnOnce()
         self._lasting = Lasting(PipelineVariables(dataset))
         seeds = saved_seeds(settings)
         graph = facts.graph_of(dataset)
         self._known = graph is not None
         self.facts = facts.fingerprint(dataset, graph)
-        self._constants = constants.checksums(dataset, graph)
+        self._constants = facts.checksums_of_constants(dataset, graph)
         self._compared = False
         try:
             if graph is not None:
@@ -91,10 +90,10 @@ class Pipeline(DataSource):
         changed = self._choose_seeds(graph, saved)
         hidden = not self.remembers and graph.hide_generators()
         if changed or hidden:
-            self._lasting.counts = shuffles.with_own_generators(graph)
+            self._lasting.counts = iterator_state.with_own_generators(graph)
             self.dataset = graph.dataset()
         else:
-            self._lasting.counts = shuffles.count_draws(graph)
+            self._lasting.counts = iterator_state.count_draws(graph)
 
     def _glance(self, dataset: Any, saved: list[Any]) -> None:
         """Without its graph: use what the Python objects show, with unchanged seeds."""
@@ -201,7 +200,6 @@ class Pipeline(DataSource):
         if self._caches:  # an iterator's state omits caches that it is not reading
             found["caches"] = [iterator_state.save(iter(c)) for c in self._caches]
             self._lasting.set(found["lasting"])  # iterating caches may draw
-        self._warned = self._warned or warn_if_large(found, self.argument)
         return found
 
     def _state(self) -> np.ndarray | None:
@@ -228,8 +226,8 @@ class Pipeline(DataSource):
     def resume(self, position: JSON) -> None:
         if "constants" in position and not self._compared:
             self._compared = True
-            found = constants.differences(position["constants"], self._constants)
-            constants.check(found, self.argument, self.settings)
+            found = facts.differences(position["constants"], self._constants)
+            facts.check_constants(found, self.argument, self.settings)
         if self._known and operations(position["seeds"]) != operations(self.seeds):
             raise MalformedError("the seeds of other operations")
         caches = position.get("caches", [])

@@ -366,7 +366,8 @@ def test_random_draws_in_parallel_calls_are_named_in_the_first_attempt(tmp_path)
         with pytest.warns(NotExactWarning, match="parallel calls") as caught:
             fit(data(2), tmp_path / f"parallel-{number}", stop_at=2)
         assert any("ParallelMapDatasetV2: " in str(each.message) for each in caught)
-        fit(data(None), tmp_path / f"alone-{number}", stop_at=2)  # or it would raise
+        for calls in (None, 1):  # or it would raise
+            fit(data(calls), tmp_path / f"alone-{number}-{calls}", stop_at=2)
 
 
 def test_large_variables_that_a_pipeline_assigns_are_kept(tmp_path):

@@ -18,11 +18,10 @@ from support.pipelines import MARKS, fit, no_global_seed, rows  # noqa: E402, F4
 from resilient.backends import get_backend  # noqa: E402
 from resilient.data import DataOptions  # noqa: E402
 from resilient.data.source import SourceContext  # noqa: E402
-from resilient.data.tf_data import facts, position  # noqa: E402
+from resilient.data.tf_data import facts  # noqa: E402
 from resilient.data.tf_data.graph import PipelineGraph  # noqa: E402
+from resilient.data.tf_data.iterator_state import SeedCount  # noqa: E402
 from resilient.data.tf_data.pipeline import Pipeline  # noqa: E402
-from resilient.data.tf_data.position import LargeStateWarning  # noqa: E402
-from resilient.data.tf_data.seed_counts import SeedCount  # noqa: E402
 from resilient.data.tf_data.variables import PipelineVariables  # noqa: E402
 
 # Of pipelines, whoever trains on them: `nox -s exact` kills each backend's training.
@@ -194,13 +193,6 @@ def test_unseeded_shuffle_inside_a_function_is_named(tmp_path):
     dataset = tf.data.Dataset.range(2).flat_map(lambda i: rows().shuffle(9)).batch(8)
     with pytest.warns(NotExactWarning, match="ShuffleDatasetV3 without a seed"):
         fit(dataset, tmp_path, stop_at=2)
-
-
-def test_large_state_is_said_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(position, "LARGE_STATE", 1000)
-    with pytest.warns(LargeStateWarning, match="replay_data=True") as warned:
-        fit(rows().shuffle(40).batch(8), tmp_path)
-    assert len([w for w in warned if w.category is LargeStateWarning]) == 1
 
 
 def test_large_data_in_memory_is_not_copied(tmp_path, monkeypatch):
