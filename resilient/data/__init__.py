@@ -1,8 +1,8 @@
 """Returns training data to a position: one module or folder per source.
 
-Shared modules: ``source`` (what a kind of data implements), ``live``,
-``tracked_adapter``, ``select`` (which kind it is), ``inputs`` (all data of one fit),
-``replay``, ``shard``.
+Shared modules: ``source`` (what a kind of data implements), ``tracked`` (iterators that
+Python draws from), ``draws`` (from shared random generators), ``select`` (which kind it
+is), ``inputs`` (all data of one fit), ``shard``.
 
 Each source has a data adapter that Keras's ``fit`` uses instead of its own. It yields
 the same batches in the same order, and its position can be read and restored. Data

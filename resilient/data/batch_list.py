@@ -6,8 +6,8 @@ Keras's ``fit`` takes a list to be arrays, so this is only for loops.
 from collections.abc import Iterator
 from typing import Any, Literal, TypedDict
 
-from resilient.data.source import DataSource, SourceContext, TrackedIterable
-from resilient.data.tracked_adapter import TrackedAdapter
+from resilient.data.source import DataSource, SourceContext
+from resilient.data.tracked import TrackedAdapter, TrackedIterable
 from resilient.serialization import JSON
 from resilient.serialization.schema import Count, MalformedError
 

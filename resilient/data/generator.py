@@ -18,9 +18,8 @@ from typing import Any, Literal, TypedDict
 
 from resilient import keras_internals
 from resilient.data.draws import MOST, Draws, DrawsPosition
-from resilient.data.replay import skip
-from resilient.data.source import DataSource, SourceContext, TrackedIterable
-from resilient.data.tracked_adapter import TrackedAdapter
+from resilient.data.source import DataSource, SourceContext, skip
+from resilient.data.tracked import TrackedAdapter, TrackedIterable
 from resilient.errors import DataNotResumableError, WarnOnce
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum

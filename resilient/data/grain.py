@@ -15,9 +15,8 @@ import grain
 import keras
 
 from resilient import keras_internals
-from resilient.data.replay import ended, skip
-from resilient.data.source import DataSource, SourceContext, TrackedIterable
-from resilient.data.tracked_adapter import TrackedAdapter
+from resilient.data.source import DataSource, SourceContext, ended, skip
+from resilient.data.tracked import TrackedAdapter, TrackedIterable
 from resilient.errors import DataNotResumableError, ResilientError
 from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, encode

@@ -1,27 +1,25 @@
-"""Follows the iterators over a kind of data, batch by batch.
-
-Keras iterates a ``TrackedIterable`` instead of what the user passed. It counts batches,
-keeps those that Keras prefetched (they go into the checkpoint) and a checksum of the
-last one, and starts where a checkpoint says. A ``DataSource`` knows how to create
-iterators of one kind of data, and how to return one to a position.
-"""
+"""Describes a kind of data: its iterators, and how they return to a position."""
 
 import contextlib
-import threading
+import logging
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.console import Console
+from rich.progress import track
+
 from resilient.backends.base import Backend
 from resilient.data import DataOptions
-from resilient.data.live import LiveIterator, pending_of
 from resilient.data.shard import ShardedData
 from resilient.errors import DataNotResumableError, ResilientError
 from resilient.serialization import JSON
-from resilient.serialization.batches import checksum, pack
+from resilient.serialization.batches import checksum
 from resilient.serialization.position import BatchMark, DataPosition
-from resilient.serialization.schema import well_formed
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -188,84 +186,34 @@ class DataSource(ABC):
         )
 
 
-class TrackedIterable:
-    """The iterable that Keras uses instead of the user's data."""
+def skip(batches: Iterator[Any], count: int, source: DataSource) -> Any:
+    """Draw ``count`` batches, with a progress bar; return the last one.
 
-    def __init__(self, source: DataSource) -> None:
-        self.source = source
-        self._settings = source.settings
-        self._live: LiveIterator | None = None
-        self._ready: LiveIterator | None = None
-        # Number and checksum of the last batch of the iterator that ended last.
-        self._ended: BatchMark | None = None
-        self._unchecked = True
-        # Another thread may be making a batch: wait for it.
-        self.lock = threading.RLock()
-
-    def __iter__(self) -> Iterator[Any]:
-        with self.lock:
-            self._note_end()
-            live, self._ready = self._ready, None
-            if live is None:
-                live = LiveIterator(self.source.begin(), self.lock, self._settings)
-            self._live = live
-            return live
-
-    def position(self, drawn: int, *, held: bool) -> DataPosition:
-        live = self._live
-        if not drawn and (not held or live is None or live.given):
-            live = None  # the next iterator does not exist yet
-        source = self.source.position(live=live is not None)
-        if live is None:
-            self._note_end()
-            return DataPosition(drawn=drawn, source=source, ended=self._ended)
-        return DataPosition(
-            drawn=drawn,
-            source=source,
-            given=live.given,
-            pending=[pack(batch) for batch in live.since(drawn)],
-            last=checksum(live.recent[-1]) if live.recent else None,
-        )
-
-    def _note_end(self) -> None:
-        """Keras also creates iterators that it never draws from."""
-        live = self._live
-        if live is not None and live.recent:
-            last, again = checksum(live.recent[-1]), self.source.last_batch()
-            self._ended = BatchMark(given=live.given, last=last, again=again)
-
-    def resume(self, position: DataPosition) -> None:
-        position = position.of(self.source.schema)
-        self.source.resume(position.source)
-        ended = self._ended = position.ended
-        if ended is None or not ended.again or not self._unchecked:
-            return
-        self._unchecked = False
-        schema = self.source.schema_of_last
-        again = well_formed(schema, ended.again, "the last batch of an epoch")
-        last = self.source.remake_last_batch(position.source, again)
-        if last is not None:
-            self.source.verify(last, ended)
-
-    def seek(self, position: DataPosition) -> None:
-        position = position.of(self.source.schema)
-        pending = pending_of(position)
-        # Between epochs, callbacks and the data may have begun the next one since.
-        if position.source.get("in_epoch", True):
-            self.source.resume(position.source)
-        given = position.given
-        if given is None:
-            return
-        batches, last = self.source.seek(position.source, given)
-        if last is not None:
-            self.source.verify(last, BatchMark(given=given, last=position.last))
-        self._ready = LiveIterator(batches, self.lock, self._settings, given, pending)
-
-    def on_trained(self, drawn: int) -> None:
-        if self._live is not None and self._settings.ahead:
-            self._live.trim(drawn)
+    Raises:
+        DataNotResumableError: The data ended too early.
+    """
+    logger.info("Replaying %s batches of %s", f"{count:,}", source.name)
+    steps = track(
+        range(min(count, sys.maxsize)),  # the largest range
+        description=f"Replaying {count:,} batches of {source.name}",
+        console=Console(file=sys.stderr),
+        disable=not source.settings.verbose or not count,
+    )
+    last = None
+    for done in steps:
+        source.settings.replaying()
+        try:
+            last = next(batches)
+        except StopIteration:
+            raise ended(source, count, done) from None
+    return last
 
 
-def lazily(tracked: TrackedIterable) -> Iterator[Any]:
-    """Iterate lazily: like Keras, begin only with the first batch."""
-    yield from iter(tracked)
+def ended(source: DataSource, count: int, done: int) -> DataNotResumableError:
+    """The error for data with fewer batches than before."""
+    return DataNotResumableError(
+        "The data ended before the batch to resume at: it changed, or is not the "
+        "same each time it is iterated.",
+        received=f"{source.argument}: {done:,} batches now, at least {count:,} before",
+        hint='Use the same data as before, or start over with resume="never".',
+    )

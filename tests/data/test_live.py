@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from resilient.data.live import LiveIterator
+from resilient.data.tracked import LiveIterator
 
 
 @pytest.mark.once

@@ -14,8 +14,8 @@ from typing import Any, NotRequired, TypedDict
 from resilient import keras_internals
 from resilient.data.py_dataset.order import Order, OrderPosition
 from resilient.data.py_dataset.workers import Workers
-from resilient.data.source import DataSource, SourceContext, TrackedIterable, lazily
-from resilient.data.tracked_adapter import TrackedAdapter
+from resilient.data.source import DataSource, SourceContext
+from resilient.data.tracked import TrackedAdapter, TrackedIterable, lazily
 from resilient.errors import WarnOnce
 from resilient.objects.attributes import Attributes, generators, unclaimed
 from resilient.serialization import JSON

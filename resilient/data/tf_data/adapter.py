@@ -15,10 +15,10 @@ from tensorflow.python.ops import resource_variable_ops
 
 from resilient import keras_internals
 from resilient.data import Positioned
-from resilient.data.source import SourceContext, TrackedIterable
+from resilient.data.source import SourceContext
 from resilient.data.tf_data import facts
 from resilient.data.tf_data.pipeline import Pipeline
-from resilient.data.tracked_adapter import TrackedAdapter
+from resilient.data.tracked import TrackedAdapter, TrackedIterable
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from resilient.data import replay
-from resilient.data.source import DataSource, SourceContext
+from resilient.data.source import DataSource, SourceContext, skip
 from resilient.data.tf_data import facts, iterator_state
 from resilient.data.tf_data.graph import PipelineGraph, is_stateful
 from resilient.data.tf_data.iterator_state import SeedCount, UnknownFormat
@@ -254,7 +253,7 @@ class Pipeline(DataSource):
         self._begun = position["begun"]
         self._set_to(self._begun)
         self._iterator = self._iter(iterable)
-        last = replay.skip(self._iterator, given, self)
+        last = skip(self._iterator, given, self)
         now = rng.capture(self.settings.backend)
         drawn = rng.drawn_from(self._begun["random"], now)
         self.settings.drawn_ahead.update(drawn)

@@ -16,14 +16,14 @@ import numpy as np
 import torch
 
 from resilient import keras_internals
-from resilient.data.source import SourceContext, TrackedIterable
+from resilient.data.source import SourceContext
 from resilient.data.torch_loader.source import LoaderSource, has_torch_iterators
 from resilient.data.torch_loader.without_replay import (
     IndexedLoader,
     StatefulLoader,
     has_exact_state,
 )
-from resilient.data.tracked_adapter import TrackedAdapter
+from resilient.data.tracked import TrackedAdapter, TrackedIterable
 
 
 class TorchLoaderData(

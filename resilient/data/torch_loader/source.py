@@ -16,8 +16,7 @@ from typing import Any, NotRequired, TypedDict
 import torch
 
 from resilient.data.draws import Draws, DrawsPosition
-from resilient.data.replay import skip
-from resilient.data.source import DataSource, SourceContext
+from resilient.data.source import DataSource, SourceContext, skip
 from resilient.errors import WarnOnce, warn_not_exact
 from resilient.objects.attributes import Attributes, generators, unclaimed
 from resilient.serialization import JSON, rng

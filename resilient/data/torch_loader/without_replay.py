@@ -17,8 +17,7 @@ import torch
 from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.data import _DatasetKind
 
-from resilient.data.replay import ended
-from resilient.data.source import SourceContext
+from resilient.data.source import SourceContext, ended
 from resilient.data.torch_loader.source import FOLLOWED, LoaderSource
 from resilient.errors import NotSupportedError, warn_not_exact
 from resilient.objects import kinds

@@ -17,7 +17,7 @@ from resilient.data.batch_list import BatchList
 from resilient.data.inputs import DataInputs
 from resilient.data.select import adapter_for, are_arrays, require_data
 from resilient.data.source import SourceContext
-from resilient.data.tracked_adapter import TrackedAdapter
+from resilient.data.tracked import TrackedAdapter
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import DataNotResumableError, NotSupportedError, message
 from resilient.saving import reshard

@@ -10,7 +10,8 @@ import pytest
 from resilient import DataNotResumableError, NotExactWarning
 from resilient.backends import get_backend
 from resilient.data import DataOptions
-from resilient.data.source import DataSource, SourceContext, TrackedIterable, lazily
+from resilient.data.source import DataSource, SourceContext
+from resilient.data.tracked import TrackedIterable, lazily
 from resilient.serialization.batches import pack
 from resilient.serialization.schema import MalformedError
 
