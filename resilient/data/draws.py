@@ -8,20 +8,12 @@ batch, so nothing is compared after that.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 from resilient.serialization import JSON
 from resilient.serialization.rng import set_states, states
-from resilient.serialization.schema import Count
 
 MOST = 1000  # states per iterator: about 5 MB
-
-
-class DrawsPosition(TypedDict):
-    """How many were drawn, and generator states before some of these draws."""
-
-    drawn: Count
-    before: dict[int, JSON]
 
 
 class Draws:
@@ -48,7 +40,6 @@ class Draws:
         self._known = known["drawn"] if known else 0
         self._before: dict[int, JSON] = dict(known["before"]) if known else {}
         self._after: dict[str, JSON] = {}  # the last draw that was watched
-        self.newest: Any = None  # the last draw
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -59,8 +50,7 @@ class Draws:
         if number < self._known:
             set_states(self._shared, self._before.get(number, {}))
         watched = number >= self._known and (self._each or not number)
-        self.newest = self._watched(number) if watched else next(self._items)
-        return self.newest
+        return self._watched(number) if watched else next(self._items)
 
     @property
     def is_complete(self) -> bool:
@@ -68,7 +58,10 @@ class Draws:
         return len(self._before) <= MOST
 
     def position(self) -> JSON:
-        """What it takes to draw the same from a new iterator."""
+        """What it takes to draw the same from a new iterator.
+
+        How many were drawn, and generator states before some of these draws.
+        """
         drawn = max(self._drawn, self._known)
         return {"drawn": drawn, "before": dict(self._before)}
 

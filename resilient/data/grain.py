@@ -7,9 +7,8 @@ batch again, to verify it. If an iterator has no state that can be saved, or wit
 
 import copy
 import json
-import re
 from collections.abc import Iterator
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any
 
 import grain
 import keras
@@ -56,36 +55,13 @@ class GrainData(TrackedAdapter, keras_internals.GrainDatasetAdapter):  # type: i
         return loader
 
     def get_tf_dataset(self) -> Any:
-        # Keras does these conversions in a function we cannot reach. They change only
-        # sparse and missing arrays.
         import tensorflow as tf
 
-        def convert(x: Any) -> Any:
-            if x is None:
-                return tf.experimental.Optional.empty(None)
-            if keras_internals.is_scipy_sparse(x):
-                return keras_internals.scipy_sparse_to_tf_sparse(x)
-            if keras_internals.is_jax_sparse(x):
-                return keras_internals.jax_sparse_to_tf_sparse(x)
-            return x
-
-        def batches() -> Iterator[Any]:
-            for batch in self.tracked:
-                yield keras.tree.lists_to_tuples(
-                    keras.tree.map_structure(convert, batch)
-                )
-
+        # Keras also converts sparse and missing arrays, in a function we cannot reach.
         spec = super().get_tf_dataset().element_spec
-        return tf.data.Dataset.from_generator(batches, output_signature=spec)
-
-
-class _Last(TypedDict):
-    before: Any  # Grain's, or a user's
-
-
-class _Position(TypedDict):
-    kind: Literal["grain"]
-    before: NotRequired[Any]
+        return tf.data.Dataset.from_generator(
+            lambda: map(keras.tree.lists_to_tuples, self.tracked), output_signature=spec
+        )
 
 
 class GrainSource(DataSource):
@@ -94,9 +70,6 @@ class GrainSource(DataSource):
     Args:
         dataset: What is iterated, after Keras has mapped it.
     """
-
-    schema = _Position
-    schema_of_last = _Last
 
     def __init__(self, dataset: Any, settings: SourceContext, batch_size: int) -> None:
         self.dataset = dataset
@@ -118,16 +91,6 @@ class GrainSource(DataSource):
         if live and self._batches is not None and not self.settings.options.replay:
             found |= self._batches.states()
         return found
-
-    def last_batch(self) -> JSON:
-        return self._batches.states() if self._batches is not None else {}
-
-    def remake_last_batch(self, position: JSON, last: JSON) -> Any:
-        batches = _Batches(iter(self.dataset))
-        try:
-            return batches.again(last["before"], self.argument)
-        except StopIteration:
-            return None
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         batches = self._batches = _Batches(iter(self.dataset))
@@ -194,19 +157,13 @@ class _Batches(Iterator[Any]):
 
 
 def _of_this_process(saved: Any, fresh: Any) -> Any:
-    """The state of a DataLoader, without addresses of objects.
+    """The state of a DataLoader, with the names that objects have in this process.
 
     Grain refuses a state if the ``repr`` of sampler or data source differs, and the
-    default ``repr`` differs in each process.
+    default ``repr``, which has an address, differs in each process.
     """
     if not isinstance(saved, bytes) or not isinstance(fresh, bytes):
         return saved
-    old, new = parse(saved), parse(fresh)
-    for key in ("sampler", "data_source"):
-        if _without_addresses(old.get(key)) == _without_addresses(new.get(key)):
-            old[key] = new.get(key)
-    return json.dumps(old).encode()
-
-
-def _without_addresses(text: Any) -> str:
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", str(text))
+    names = {"sampler", "data_source"}
+    mine = {key: name for key, name in parse(fresh).items() if key in names}
+    return json.dumps(parse(saved) | mine).encode()

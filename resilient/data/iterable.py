@@ -2,18 +2,20 @@
 
 Keras's ``fit`` does not accept such data. Here it is passed to Keras as a generator, on
 every backend, and returns to a position by its own two methods.
+
+A loop may iterate over a list of batches, too, whose position is an index. Keras's
+``fit`` takes a list to be arrays.
 """
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 from resilient.data.generator import PythonData, PythonSource
 from resilient.data.source import SourceContext
 from resilient.errors import DataNotResumableError, NotSupportedError
 from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, decode, encode
-from resilient.serialization.schema import Count
 from resilient.state.rng import kept_random_state
 
 _KIND = "iterable"
@@ -43,18 +45,8 @@ class IterableData(PythonData):
             source.load(state)
 
 
-class _Position(TypedDict):
-    kind: Literal["iterable"]
-    state: Any  # the user's
-    ended: bool
-    given: Count
-    batches_of_an_epoch: Count | None
-
-
 class IterableSource(PythonSource):
     """An iterable that saves and restores its own position."""
-
-    schema = _Position
 
     def __init__(self, x: Any, settings: SourceContext) -> None:
         super().__init__(settings)
@@ -142,6 +134,36 @@ class IterableSource(PythonSource):
                 received=f"more than {self._given:,} batches",
                 hint="Give every epoch the same number of batches.",
             )
+
+
+class BatchList(IterableData):
+    """Stands in for a Keras adapter; Keras has none for lists of batches."""
+
+    def __init__(self, batches: list[Any], settings: SourceContext) -> None:
+        super().__init__(ListOfBatches(batches), settings=settings)
+
+
+class ListOfBatches:
+    """A list of batches, each yielded as it is."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self._batches = batches
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        while self._next < len(self._batches):
+            self._next += 1
+            yield self._batches[self._next - 1]
+        self._next = 0
+
+    def state_dict(self) -> JSON:
+        return {"next": self._next}
+
+    def load_state_dict(self, state: JSON) -> None:
+        self._next = state["next"]
 
 
 def _copied(state: Any) -> Any:

@@ -107,7 +107,7 @@ def _arrays(share: ShardedData) -> Callable[..., Any]:
     ):  # TensorFlow splits them itself
         return partial(_class(*_ARRAYS[backend]), share=share)
     order = partial(share.group.broadcast, "order")
-    ranks = _class("arrays.torch_ranks", "RankArrays")
+    ranks = _class("arrays.torch", "RankArrays")
     return partial(ranks, rank=parallel.index, world=parallel.count, share=order)
 
 

@@ -73,14 +73,9 @@ class DataSource(ABC):
 
     Attributes:
         name: Its name in messages: "a torch DataLoader".
-        schema: What ``position`` returns, a ``TypedDict``: a source gets nothing else
-            from a checkpoint.
-        schema_of_last: The same for ``last_batch``, if not empty.
     """
 
     name: str
-    schema: Any
-    schema_of_last: Any = JSON
     settings: SourceContext
 
     @abstractmethod
@@ -106,24 +101,6 @@ class DataSource(ABC):
         That batch is None if it was not produced on the way. The caller restores the
         global random generators from which this draws.
         """
-
-    def last_batch(self) -> JSON:
-        """What it takes to remake the newest iterator's last batch.
-
-        Empty if that costs more than one batch, or might give a different one.
-        """
-        return {}
-
-    def remake_last_batch(self, position: JSON, last: JSON) -> Any:
-        """The last batch of an iterator that ended; None if it cannot be remade.
-
-        Called after ``resume``; may change global random generators, and nothing else.
-
-        Args:
-            position: What ``position`` returned.
-            last: What ``last_batch`` returned; not empty.
-        """
-        return None
 
     @abstractmethod
     def fingerprint(self) -> JSON:

@@ -20,7 +20,6 @@ from resilient.data.source import DataSource, SourceContext
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum, copied, pack, unpack
 from resilient.serialization.position import BatchMark, DataPosition
-from resilient.serialization.schema import MalformedError, well_formed
 
 
 class LiveIterator:
@@ -84,15 +83,11 @@ class TrackedIterable:
         self._settings = source.settings
         self._live: LiveIterator | None = None
         self._ready: LiveIterator | None = None
-        # Number and checksum of the last batch of the iterator that ended last.
-        self._ended: BatchMark | None = None
-        self._unchecked = True
         # Another thread may be making a batch: wait for it.
         self.lock = threading.RLock()
 
     def __iter__(self) -> Iterator[Any]:
         with self.lock:
-            self._note_end()
             live, self._ready = self._ready, None
             if live is None:
                 live = LiveIterator(self.source.begin(), self.lock, self._settings)
@@ -105,8 +100,7 @@ class TrackedIterable:
             live = None  # the next iterator does not exist yet
         source = self.source.position(live=live is not None)
         if live is None:
-            self._note_end()
-            return DataPosition(drawn=drawn, source=source, ended=self._ended)
+            return DataPosition(drawn=drawn, source=source)
         return DataPosition(
             drawn=drawn,
             source=source,
@@ -115,29 +109,11 @@ class TrackedIterable:
             last=checksum(live.recent[-1]) if live.recent else None,
         )
 
-    def _note_end(self) -> None:
-        """Keras also creates iterators that it never draws from."""
-        live = self._live
-        if live is not None and live.recent:
-            last, again = checksum(live.recent[-1]), self.source.last_batch()
-            self._ended = BatchMark(given=live.given, last=last, again=again)
-
     def resume(self, position: DataPosition) -> None:
-        position = position.of(self.source.schema)
         self.source.resume(position.source)
-        ended = self._ended = position.ended
-        if ended is None or not ended.again or not self._unchecked:
-            return
-        self._unchecked = False
-        schema = self.source.schema_of_last
-        again = well_formed(schema, ended.again, "the last batch of an epoch")
-        last = self.source.remake_last_batch(position.source, again)
-        if last is not None:
-            self.source.verify(last, ended)
 
     def seek(self, position: DataPosition) -> None:
-        position = position.of(self.source.schema)
-        pending = pending_of(position)
+        pending = [unpack(batch) for batch in position.pending]
         # Between epochs, callbacks and the data may have begun the next one since.
         if position.source.get("in_epoch", True):
             self.source.resume(position.source)
@@ -188,21 +164,3 @@ class TrackedAdapter(Positioned):
 def lazily(tracked: TrackedIterable) -> Iterator[Any]:
     """Iterate lazily: like Keras, begin only with the first batch."""
     yield from iter(tracked)
-
-
-def pending_of(position: DataPosition) -> list[Any]:
-    """The batches that were yielded but not trained.
-
-    Raises:
-        MalformedError: Their number is wrong, or the last is not what it was.
-    """
-    given, packed = position.given or 0, position.pending
-    if position.drawn + len(packed) != given:
-        raise MalformedError(
-            f"the position of the data: {position.drawn} batches were trained of "
-            f"{given}, and {len(packed)} not"
-        )
-    batches = [unpack(batch) for batch in packed]
-    if batches and checksum(batches[-1]) != position.last:
-        raise MalformedError("the last batch is another one than was given")
-    return batches

@@ -78,9 +78,7 @@ _OF_ALL_GENERATIONS: dict[str, tuple[str, ...]] = {
     "GeneratorDataAdapter.get_jax_iterator": ("generator",),
     "GeneratorDataAdapter.get_tf_dataset": ("generator", "prefetch"),
     "GeneratorDataAdapter.get_torch_dataloader": ("generator",),
-    "GrainDatasetAdapter.get_tf_dataset": (
-        *("is_jax_sparse", "is_scipy_sparse", "lists_to_tuples"),
-    ),
+    "GrainDatasetAdapter.get_tf_dataset": ("lists_to_tuples",),
     "GrainDatasetAdapter.get_torch_dataloader": ("iterable",),
     "Model._flatten_layers": (),
     "Model._symbolic_build": ("data_batch",),

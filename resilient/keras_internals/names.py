@@ -35,14 +35,6 @@ try:
         convert_to_sliceable,
         slice_tensorflow_sparse_wrapper,
     )
-    from keras.src.trainers.data_adapters.data_adapter_utils import (
-        NUM_BATCHES_FOR_TENSOR_SPEC,
-        get_tensor_spec,
-        is_jax_sparse,
-        is_scipy_sparse,
-        jax_sparse_to_tf_sparse,
-        scipy_sparse_to_tf_sparse,
-    )
     from keras.src.trainers.data_adapters.py_dataset_adapter import (
         _SHARED_SEQUENCES as SHARED_DATASETS,
     )
@@ -59,7 +51,6 @@ __all__ = [
     "EPOCH_LOGS",
     "GLOBAL_SEED_GENERATOR",
     "LOCALS",
-    "NUM_BATCHES_FOR_TENSOR_SPEC",
     "SHARED_DATASETS",
     "ArrayDataAdapter",
     "EpochIterator",
@@ -79,15 +70,10 @@ __all__ = [
     "get_data_adapter",
     "get_index",
     "get_keras_mask",
-    "get_tensor_spec",
     "global_seed_generator_state",
-    "is_jax_sparse",
-    "is_scipy_sparse",
     "is_trainer",
-    "jax_sparse_to_tf_sparse",
     "looks_ahead",
     "require_model",
-    "scipy_sparse_to_tf_sparse",
     "seed_generator",
     "set_global_seed_generator_state",
     "slice_tensorflow_sparse_wrapper",

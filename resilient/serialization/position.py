@@ -1,7 +1,6 @@
 """The position of a run's data in a checkpoint, apart from each source's own part.
 
-A position consists of plain values and arrays. Each kind of data defines types for
-``source`` and ``again``, and sees them only once they match.
+A position consists of plain values and arrays.
 """
 
 from dataclasses import dataclass, field, replace
@@ -9,9 +8,7 @@ from typing import Any
 
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
-from resilient.serialization.schema import Count, well_formed
-
-EPOCHS = 2**32  # Keras seeds generators with the number of one: they take no more
+from resilient.serialization.schema import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,12 +18,10 @@ class BatchMark:
     Attributes:
         given: Its number in its iterator, counted from 1.
         last: Its checksum; None where there was no batch.
-        again: What its source needs to recreate it; empty if it cannot.
     """
 
     given: Count
     last: str | None
-    again: JSON = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +36,6 @@ class DataPosition:
             does not exist yet.
         pending: The last of these, which have not been trained.
         last: Checksum of the last batch yielded.
-        ended: The last batch of the iterator that ended last.
     """
 
     drawn: Count
@@ -50,19 +44,6 @@ class DataPosition:
     given: Count | None = None
     pending: list[Any] = field(default_factory=list)
     last: str | None = None
-    ended: BatchMark | None = None
-
-    def of(self, schema: Any) -> "DataPosition":
-        """The same, of a kind of data.
-
-        Args:
-            schema: What ``source`` is then.
-
-        Raises:
-            MalformedError: It is not.
-        """
-        source = well_formed(schema, self.source, "the position of the data")
-        return replace(self, source=source)
 
     def switched_from(self, backend: str) -> "DataPosition":
         """The same in a process of another backend than the one that saved it.
@@ -94,9 +75,7 @@ class DataPosition:
         own = ("state", "constants")  # a shard's are not those of another
         source = {key: item for key, item in self.source.items() if key not in own}
         given = None if self.given is None else self.drawn
-        return replace(
-            self, source=source, given=given, pending=[], last=None, ended=None
-        )
+        return replace(self, source=source, given=given, pending=[], last=None)
 
 
 def _cannot_switch(what: str, backend: str) -> DataNotResumableError:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import distributed
 
-from resilient.data.arrays.torch_ranks import RankArrays
+from resilient.data.arrays.torch import RankArrays
 from resilient.distributed.strategies.torch import part
 from resilient.distributed.strategies.torch_dp import losses, start
 from resilient.distributed.strategies.torch_dp.averages import tensor_of

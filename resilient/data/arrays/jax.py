@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import keras
 
@@ -25,8 +25,7 @@ from resilient.data.arrays.fingerprint import array_fingerprint
 from resilient.data.shard import ShardedData
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON, rng
-from resilient.serialization.position import EPOCHS, DataPosition
-from resilient.serialization.schema import MalformedError
+from resilient.serialization.position import DataPosition
 
 _NAMES = ("x", "y", "sample_weight")
 
@@ -35,12 +34,7 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
     """Keras's array adapter, with a position.
 
     Subclasses say which global random state their backend draws orders from, if any.
-
-    Attributes:
-        schema: The schema of a position's ``source``.
     """
-
-    schema: Any
 
     _start: DataPosition | None = None
     _random_state: Callable[[], Any]
@@ -68,11 +62,9 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
         )
 
     def resume(self, position: DataPosition) -> None:
-        position.of(self.schema)
         keras_internals.generation.set_epochs(self, position.epochs)
 
     def seek(self, position: DataPosition) -> None:
-        position = position.of(self.schema)
         theirs, ours = position.source["drawn_from"], self._orders()
         if position.source.get("order") is not None and theirs != ours:
             raise DataNotResumableError(
@@ -86,17 +78,7 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
                     'resume="never".'
                 ),
             )
-        in_order = not position.drawn or not self.shuffled or self._has_order(position)
-        if position.drawn > self.num_batches or not in_order:
-            raise MalformedError(
-                f"the position of the data: batch {position.drawn} of "
-                f"{self.num_batches}, in the order {position.source.get('order')}"
-            )
         self._start = position
-
-    def _has_order(self, position: DataPosition) -> bool:
-        """Whether a position determines the order of the coming batches."""
-        raise NotImplementedError
 
     def _orders(self) -> str:
         """The source of randomness for orders, in words."""
@@ -138,18 +120,8 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
         }
 
 
-class _Position(TypedDict):
-    """Orders come from ``_next_order``."""
-
-    drawn_from: str
-    order: NotRequired[Any]
-    ahead: NotRequired[list[Any]]
-
-
 class SlicedArrays(SeekableArrays):
     """For batches that Keras slices in Python: on JAX, and DTensors on torch."""
-
-    schema = _Position
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -164,14 +136,6 @@ class SlicedArrays(SeekableArrays):
         ahead = [self._draws[i] for i in range(drawn, self._started) if self._draws]
         mine = {"order": self._order, "ahead": ahead}
         return replace(found, source=found.source | mine)
-
-    def _has_order(self, position: DataPosition) -> bool:
-        kind, source = type(self._next_order()), position.source
-        orders = [source.get("order"), *source.get("ahead", ())]
-        return "ahead" in source and all(
-            type(each) is kind and (kind is not int or 0 <= each < EPOCHS)
-            for each in orders
-        )
 
     def _get_iterator(
         self, slice_and_convert_fn: Callable[..., Any], inputs: Any

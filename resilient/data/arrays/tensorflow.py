@@ -14,12 +14,11 @@ variable:
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from msgspec import Meta
 
 from resilient import keras_internals
 from resilient.backends import get_backend
@@ -27,7 +26,6 @@ from resilient.backends.tensorflow import BACKEND
 from resilient.data.arrays.jax import SeekableArrays
 from resilient.serialization import JSON
 from resilient.serialization.position import DataPosition
-from resilient.serialization.schema import Count
 from resilient.state.rng import kept_random_state
 
 
@@ -48,27 +46,8 @@ def _under_seed(seed: int) -> Iterator[None]:
         yield
 
 
-_Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-
-
-class _Order(TypedDict, total=False):
-    """One of the two."""
-
-    keras: int
-    own_seed: Annotated[list[_Seed], Meta(min_length=2, max_length=2)]
-
-
-class _Position(TypedDict):
-    drawn_from: str
-    order: NotRequired[_Order | None]
-    own_seed: NotRequired[_Seed]
-    orders_made: NotRequired[Count]
-
-
 class TensorFlowArrays(SeekableArrays):
     """Array input of the TensorFlow trainer."""
-
-    schema = _Position
 
     _order: JSON | None = None
     _random_state = staticmethod(_seed)
@@ -95,14 +74,6 @@ class TensorFlowArrays(SeekableArrays):
             "orders_made": self._orders_made,
         }
         return replace(found, source=found.source | mine)
-
-    def _has_order(self, position: DataPosition) -> bool:
-        source = position.source
-        own = [source.get("own_seed"), source.get("orders_made")]
-        order: JSON | None = source.get("order")
-        if order is None:
-            return False
-        return order.keys() == {"keras"} or order == {"own_seed": own}
 
     def resume(self, position: DataPosition) -> None:
         super().resume(position)

@@ -7,12 +7,11 @@ is made again, if that has no side effects, to check that the data is the same.
 """
 
 import itertools
-import logging
 from collections.abc import Generator, Iterator
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from resilient import keras_internals
-from resilient.data.py_dataset.order import Order, OrderPosition
+from resilient.data.py_dataset.order import Order
 from resilient.data.py_dataset.workers import Workers
 from resilient.data.source import DataSource, SourceContext
 from resilient.data.tracked import TrackedAdapter, TrackedIterable, lazily
@@ -20,10 +19,7 @@ from resilient.errors import WarnOnce
 from resilient.objects.attributes import Attributes, generators, unclaimed
 from resilient.serialization import JSON
 from resilient.serialization.rng import set_states, states
-from resilient.serialization.schema import Count
 from resilient.state import rng
-
-logger = logging.getLogger(__name__)
 
 
 class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: ignore[misc]
@@ -49,7 +45,7 @@ class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: 
         self.source.in_epoch = True
 
     def on_epoch_end(self) -> None:
-        self.source.end_epoch()
+        self.source.in_epoch = False
         super().on_epoch_end()
 
     def _get_iterator(self) -> Iterator[Any]:
@@ -76,27 +72,12 @@ class _InPlaceOfEnqueuer:
             self._source.stop()
 
 
-class _Last(TypedDict):
-    index: NotRequired[Count]
-
-
-class _Position(TypedDict):
-    order: OrderPosition
-    attributes: JSON
-    random: JSON
-    in_epoch: bool
-    last: _Last | None
-
-
 class PyDatasetSource(DataSource):
     """A PyDataset that Keras iterates.
 
     Args:
         adapter: Keras's adapter, with Keras's ``enqueuer`` where there are workers.
     """
-
-    schema = _Position
-    schema_of_last = _Last
 
     def __init__(self, adapter: Any, settings: SourceContext) -> None:
         self._adapter, self._dataset = adapter, adapter.py_dataset
@@ -113,37 +94,15 @@ class PyDatasetSource(DataSource):
         self._generators = unclaimed(found, settings.claimed)
         self._attributes = self._from_now_on()
         self.in_epoch = False
-        self._at_end: Attributes | None = None  # before on_epoch_end changes it
         self._made: Generator[tuple[int, Any]] | None = None  # batches from the workers
         self._last: Any = None  # its index
         self._as_made: list[int] = []  # its contents when the last batch was made
         self._say = WarnOnce()
-        if workers:
-            self._note_other_order()
-
-    def _note_other_order(self) -> None:
-        """Say, once per run, if ``model.fit`` itself would train different batches."""
-        how = self.settings
-        by_keras = not how.as_given and how.argument == "x"
-        if by_keras and how.saved is None and keras_internals.BACKEND != "tensorflow":
-            logger.warning(
-                "Several workers make the batches of %s. With them, model.fit may "
-                "train one batch twice and skip another; here each batch is trained "
-                "once per epoch, so the result may differ from that of model.fit. A "
-                "resume is exact. With workers=0, both train the same batches.",
-                self.name,
-            )
 
     def begin(self) -> Iterator[Any]:
         self._close()
         self.order.begin()
         return self._batches(0)
-
-    def end_epoch(self) -> None:
-        """Before ``on_epoch_end`` of the dataset and of callbacks."""
-        if self.in_epoch:
-            self._at_end = self._from_now_on()
-        self.in_epoch = False
 
     def stop(self) -> None:
         """An epoch ended: drop prefetched batches."""
@@ -168,33 +127,23 @@ class PyDatasetSource(DataSource):
             "attributes": attributes,
             "random": states(self._generators),
             "in_epoch": self.in_epoch,
-            "last": self.last_batch() if live else None,
+            # If the dataset has not changed since it was made.
+            "last": self._last if live and self._held() == self._as_made else None,
         }
-
-    def last_batch(self) -> JSON:
-        """Its index, if the dataset has not changed since it was made."""
-        at_end = None if self.in_epoch else self._at_end
-        changed = at_end is not None and at_end.changed()
-        as_made = not changed and self._held() == self._as_made
-        return {"index": self._last} if as_made else {}
 
     def resume(self, position: JSON) -> None:
         self._restore(position)
         self.order.resume(position["order"])
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
-        last = position["last"]
-        again = self.remake_last_batch(position, last) if given and last else None
+        self._last, again = position["last"], None
+        if given and self._last is not None:
+            with self.getting_back():
+                again = self._made_again(self._last)
+            self._as_made = self._held()
+            if again is None:
+                self._restore(position)
         return self._batches(given), again
-
-    def remake_last_batch(self, position: JSON, last: JSON) -> Any:
-        self._last = last["index"]
-        with self.getting_back():
-            batch = self._made_again(self._last)
-        self._as_made = self._held()
-        if batch is None:
-            self._restore(position)
-        return batch
 
     def _restore(self, position: JSON) -> None:
         self.require_states(self._generators, position["random"])

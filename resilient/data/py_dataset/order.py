@@ -11,21 +11,12 @@ Here an iterator follows the order that was drawn for it, each batch once.
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
 from resilient import keras_internals
 from resilient.serialization import JSON
-from resilient.serialization.schema import Count, MalformedError
-
-
-class OrderPosition(TypedDict):
-    """Orders have the form that ``_plain`` returns."""
-
-    drawn: Any
-    order: Any
-    at: Count
 
 
 class Order:
@@ -79,25 +70,9 @@ class Order:
 
     def resume(self, position: JSON) -> None:
         """Restore a position; the number of workers may have changed."""
-        order, at, drawn = position["order"], position["at"], position["drawn"]
-        self._order, self._at = self._checked(order), at
-        if self._dataset.num_batches is not None and at > len(self._order):
-            raise MalformedError(f"batch {at} of an order of {len(self._order)}")
-        drawn = None if drawn is None else self._checked(drawn)
-        self._drawn = drawn if self._workers else None
-
-    def _checked(self, plain: Any) -> Any:
-        """Decode the order in a position: each batch of this dataset once."""
-        length = self._dataset.num_batches or 0
-        mine = range(length)[self._share]
-        if type(plain) is int and range(plain) == mine:
-            return mine
-        order: list[int] = plain.tolist()
-        every = len(set(order) & set(range(length))) == len(order) == len(mine)
-        in_order = self._adapter.shuffle or order == list(mine)
-        if order and not (every and in_order):  # empty: not drawn yet
-            raise MalformedError("the order of batches has not each of them once")
-        return order
+        self._order, self._at = _order(position["order"]), position["at"]
+        drawn = position["drawn"] if self._workers else None
+        self._drawn = None if drawn is None else _order(drawn)
 
     def _draw(self) -> Any:
         length = self._dataset.num_batches
@@ -112,3 +87,7 @@ def _plain(order: Any) -> Any:
     """The length of a range from 0 in steps of one; otherwise an array."""
     whole = isinstance(order, range) and order == range(len(order))
     return len(order) if whole else np.array(order, np.int64)
+
+
+def _order(plain: Any) -> Any:
+    return range(plain) if type(plain) is int else plain.tolist()

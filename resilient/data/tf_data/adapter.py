@@ -72,10 +72,10 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
         return DataPosition(drawn=drawn, source=source, last=last)
 
     def resume(self, position: DataPosition) -> None:
-        self._pipeline.resume(position.of(Pipeline.schema).source)
+        self._pipeline.resume(position.source)
 
     def seek(self, position: DataPosition) -> None:
-        self._position = position.of(Pipeline.schema)
+        self._position = position
 
     def wrap(self, iterable: Any) -> Any:
         """The iterator that Keras is about to create."""

@@ -1,8 +1,11 @@
-"""Reads and sets the state of tf.data iterators, and of shuffles' seed generators.
+"""Reads and sets the state of tf.data iterators, and state that outlasts them.
 
 ``tf.train.Checkpoint`` saves the same state of an iterator, but only to files.
 TensorFlow refuses pipelines with state outside the iterator: Python functions, stateful
 random operations, variables that change.
+
+No iterator's state has variables that functions assign, random generators that Python
+functions draw from, and the number of draws of each shuffle.
 
 ``shuffle`` takes the seed of each iteration from a generator that belongs to the
 dataset and outlasts its iterators; the pipeline's graph refers to it by name. An
@@ -13,15 +16,24 @@ state has that number. Nothing else in states is read or written here. Creating 
 iterator draws once, which is undone.
 """
 
+import inspect
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import dataset_pb2, tensor_pb2, types_pb2
-from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
+from tensorflow.python.ops import (
+    gen_dataset_ops,
+    gen_experimental_dataset_ops,
+    script_ops,
+)
 
+from resilient.data.source import SourceContext
 from resilient.data.tf_data.graph import PipelineGraph, input_of
-from resilient.data.tf_data.variables import parsed_tensor
+from resilient.data.tf_data.variables import PipelineVariables
+from resilient.objects.attributes import generators, unclaimed
+from resilient.serialization import JSON, rng
 
 _IGNORE = tf.data.experimental.ExternalStatePolicy.IGNORE.value
 _FAIL = tf.data.experimental.ExternalStatePolicy.FAIL.value
@@ -62,10 +74,9 @@ def restore(iterator: Any, state: np.ndarray) -> None:
     """Set an iterator of an equal pipeline to what ``save`` returned.
 
     Raises:
-        MalformedError: It is not a state.
         tf.errors.OpError: It belongs to a different pipeline.
     """
-    write(iterator, parsed_tensor(state, tf.variant, "the state of an iterator"))
+    write(iterator, tf.io.parse_tensor(state.tobytes(), tf.variant))
 
 
 class UnknownFormat(Exception):
@@ -188,3 +199,46 @@ def _of_no_data(handle: Any, seeds: list[int] | None = None) -> Any:
     options.experimental_optimization.apply_default_optimizations = False
     options.experimental_optimization.inject_prefetch = False
     return graph.dataset().with_options(options)
+
+
+class Lasting:
+    """Gets and sets what outlasts a pipeline's iterators."""
+
+    def __init__(self, variables: PipelineVariables) -> None:
+        self.counts: list[SeedCount] = []
+        self._variables = variables
+        self._generators: dict[str, Any] = {}
+
+    def find_generators(self, nodes: Iterable[Any], settings: SourceContext) -> None:
+        """Include the random generators of Python functions among these operations."""
+        functions = {str(i): each for i, each in enumerate(_python_functions(nodes))}
+        self._generators = unclaimed(generators(functions), settings.claimed)
+        settings.drawn_ahead.update(map(id, self._generators.values()))
+
+    def get(self) -> JSON:
+        return {
+            "counts": [count.get() for count in self.counts],
+            "variables": self._variables.get(),
+            "generators": rng.states(self._generators),
+        }
+
+    def set(self, state: JSON) -> None:
+        """Restore what ``get`` returned, in this process or another."""
+        for count, value in zip(self.counts, state["counts"], strict=False):
+            count.set(value)
+        self._variables.set(state["variables"])
+        rng.set_states(self._generators, state["generators"])
+
+
+def _python_functions(nodes: Iterable[Any]) -> Iterator[Any]:
+    """The user's Python functions that the pipeline calls."""
+    for token in (node.attr["token"].s for node in nodes if "token" in node.attr):
+        function = script_ops._py_funcs.get(token.decode())
+        function = getattr(function, "_func", function)  # unwraps a py_function
+        if not inspect.isfunction(function):
+            continue
+        # TensorFlow wraps it to keep AutoGraph away.
+        function = inspect.getclosurevars(function).nonlocals.get("func", function)
+        # A method of the object that holds from_generator's generator function.
+        owner = getattr(function, "__self__", None)
+        yield getattr(owner, "_generator", function)

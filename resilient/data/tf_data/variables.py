@@ -20,8 +20,6 @@ from tensorflow.python.data.ops import dataset_ops
 from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.ops import gen_experimental_dataset_ops
 
-from resilient.serialization.schema import MalformedError
-
 
 class PipelineVariables:
     """The variables that a dataset's functions assign."""
@@ -38,17 +36,9 @@ class PipelineVariables:
         ]
 
     def set(self, values: list[np.ndarray]) -> None:
-        """Restore what ``get`` returned, in this process or another.
-
-        Raises:
-            MalformedError: The values are not such.
-        """
-        if len(values) != len(self._handles):
-            raise MalformedError(f"{len(values)} of {len(self._handles)} variables")
+        """Restore what ``get`` returned, in this process or another."""
         for handle, value in zip(self._handles, values, strict=True):
-            tensor = parsed_tensor(value, spec(handle).dtype, "a variable")
-            if not spec(handle).shape.is_compatible_with(tensor.shape):
-                raise MalformedError(f"a variable of shape {tensor.shape}")
+            tensor = tf.io.parse_tensor(value.tobytes(), spec(handle).dtype)
             with tf.device(handle.device):
                 tf.raw_ops.AssignVariableOp(resource=handle, value=tensor)
 
@@ -181,15 +171,3 @@ def _opened(definition: Any, places: set[str]) -> tuple[Any, str]:
         elif node.name not in left_out:
             found.node.append(node)
     return found, root if ":" in root else f"{root}:0"
-
-
-def parsed_tensor(raw: Any, dtype: Any, what: str) -> Any:
-    """The tensor whose bytes are in a checkpoint.
-
-    Raises:
-        MalformedError: They are not a tensor of this dtype.
-    """
-    try:
-        return tf.io.parse_tensor(raw.tobytes(), dtype)
-    except tf.errors.OpError as error:
-        raise MalformedError(f"{what}: {error}") from error

@@ -11,27 +11,19 @@ were started are recreated.
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import torch
 
-from resilient.data.draws import Draws, DrawsPosition
+from resilient.data.draws import Draws
 from resilient.data.source import DataSource, SourceContext, skip
 from resilient.errors import WarnOnce, warn_not_exact
 from resilient.objects.attributes import Attributes, generators, unclaimed
 from resilient.serialization import JSON, rng
-from resilient.serialization.schema import Count, MalformedError
 from resilient.state.rng import kept_random_state
 
 _OWN = ("torch.utils.data.", "torchdata.stateful_dataloader.")
 FOLLOWED = "_followed_by_resilient"  # attribute of a loader with persistent workers
-
-
-class Moment(TypedDict):
-    """What a loader depends on, at one moment."""
-
-    random: JSON
-    attributes: JSON
 
 
 class LoaderState:
@@ -42,8 +34,7 @@ class LoaderState:
 
     Attributes:
         shared: What others than the sampler may draw from between two batches.
-        everything: The names of all generators.
-        restored: Of those that no other data of this fit restores.
+        restored: The names of generators that no other data of this fit restores.
     """
 
     def __init__(self, loader: Any, settings: SourceContext) -> None:
@@ -55,24 +46,20 @@ class LoaderState:
             "batch_sampler": loader.batch_sampler,
             "generator": loader.generator,
         }
-        self._lasting = found = generators(parts)
+        found = generators(parts)
         self._own = unclaimed(found, settings.claimed)
         shared = rng.global_generators()
         self._all = shared | found
         objects = {name: part for name, part in parts.items() if part is not None}
         # Not by the state_dict of objects: that is for the middle of an iteration.
         self._attributes = Attributes(objects, found.values(), asks=False)
-        self.everything, self.restored = set(self._all), set(self._own)
+        self.restored = set(self._own)
         drawn = [n for n in found if n.startswith(("dataset", "collate_fn"))]
         self.shared: dict[str, Any] = shared | {name: found[name] for name in drawn}
 
     def capture(self) -> JSON:
         """The whole state, as plain values and copies of arrays."""
         return self._of(self._all)
-
-    def lasting(self) -> JSON:
-        """The same, without the global generators, which a checkpoint has anyway."""
-        return self._of(self._lasting)
 
     def own(self) -> JSON:
         """The same, without the generators that other data of this fit restores."""
@@ -85,7 +72,7 @@ class LoaderState:
         }
 
     def restore(self, state: JSON, *, attributes: bool = True) -> None:
-        """Set what ``capture``, ``lasting`` or ``own`` returned."""
+        """Set what ``capture`` or ``own`` returned."""
         if attributes:
             self._attributes.restore(state["attributes"])
         rng.set_states(self._all, state["random"])
@@ -95,31 +82,6 @@ class LoaderState:
         return self._attributes.uncaptured()
 
 
-class _Entry(TypedDict):
-    """An iterator: how it was created, and how far it got."""
-
-    made: Moment
-    given: Count
-    indices: DrawsPosition | None
-
-
-class Encoded(TypedDict):
-    """The state of a user's object, or of torchdata's loader."""
-
-    data: Any
-    arrays: JSON
-
-
-class Position(TypedDict):
-    """The position of any DataLoader."""
-
-    entries: list[_Entry]
-    now: Moment
-    in_epoch: bool
-    state: NotRequired[Encoded | None]
-    finished: NotRequired[bool]
-
-
 class LoaderSource(DataSource):
     """Any DataLoader; its batches are drawn again.
 
@@ -127,7 +89,6 @@ class LoaderSource(DataSource):
         loader: The user's loader, before anything was drawn from it.
     """
 
-    schema = Position
     keeps_workers = True  # whether later iterators of persistent workers need this one
     follows_indices = True
 
@@ -162,12 +123,17 @@ class LoaderSource(DataSource):
 
     def catch_up(self) -> None:
         """Replay what persistent workers did; keep the loader's own state."""
-        now = self.state.lasting()
+        now = self.state.capture()
         self.replay(self._entries)
         self.state.restore(now)
         self._behind = False
 
     def position(self, *, live: bool) -> JSON:
+        """The iterators to recreate, and the state now.
+
+        Of each iterator: the state when it was ``made``, the batches ``given``, and the
+        position of its ``indices``, the ``Draws``.
+        """
         self._warn()
         entries = self._closed() if live or self._lasts else []
         now = self.state.own()
@@ -175,17 +141,14 @@ class LoaderSource(DataSource):
 
     def resume(self, position: JSON) -> None:
         self.require_states(self.state.restored, position["now"]["random"])
-        for entry in position["entries"]:
-            made = entry["made"]["random"]
-            self.require_states(self.state.everything, made)
         self.state.restore(position["now"])
         self._batches, self._indices = None, None
         self._entries = list(position["entries"])
         self._behind = self._lasts and bool(self._entries)
 
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
-        *before, entry = self.entries_of(position)
-        now = self.state.lasting()
+        *before, entry = position["entries"]
+        now = self.state.capture()
         last = self.replay([*before, {**entry, "given": given}])
         self.state.restore(now)
         self._behind = False
@@ -207,19 +170,6 @@ class LoaderSource(DataSource):
             "sampler": sampler.__qualname__,
             "batch_sampler": batches.__qualname__,
         }
-
-    # --------------------------------------------------------------------------------
-
-    def entries_of(self, position: JSON) -> list[JSON]:
-        """The iterators in a position, one of which continues.
-
-        Raises:
-            MalformedError: There is none.
-        """
-        entries: list[JSON] = position["entries"]
-        if not entries:
-            raise MalformedError("the position of a DataLoader without an iterator")
-        return entries
 
     @property
     def _lasts(self) -> bool:

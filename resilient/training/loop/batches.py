@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from keras.utils import PyDataset, unpack_x_y_sample_weight
 
 from resilient import keras_internals
-from resilient.data.batch_list import BatchList
 from resilient.data.inputs import DataInputs
+from resilient.data.iterable import BatchList
 from resilient.data.select import adapter_for, are_arrays, require_data
 from resilient.data.source import SourceContext
 from resilient.data.tracked import TrackedAdapter

@@ -197,8 +197,8 @@ LOADERS = {
         Numbers(), batch_size=4, sampler=EachTime()
     ),
     "torchdata, stream": shuffled(Stream, STATEFUL, shuffle=None),
-    "stream": shuffled(Stream, shuffle=None),
 }
+STREAM = shuffled(Stream, shuffle=None)  # it can only be replayed
 
 
 @pytest.mark.everywhere
@@ -213,12 +213,12 @@ def test_another_process_goes_on(name, given):
 
 
 @pytest.mark.parametrize("given", [0, 3])
-@pytest.mark.parametrize("name", ["shuffled", "with replacement", "stream"])
-def test_replaying_loads_what_was_loaded(name, given):
+@pytest.mark.parametrize(
+    "make", [LOADERS["shuffled"], LOADERS["with replacement"], STREAM]
+)
+def test_replaying_loads_what_was_loaded(make, given):
     """``replay_data=True`` draws every batch again, and nothing more."""
-    expected, found, loads = went_on(
-        LOADERS[name], given, options=DataOptions(replay=True)
-    )
+    expected, found, loads = went_on(make, given, options=DataOptions(replay=True))
     assert found == expected
     size = 4
     assert loads == given * size

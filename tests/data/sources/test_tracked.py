@@ -2,7 +2,6 @@
 
 import threading
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ from resilient.backends import get_backend
 from resilient.data import DataOptions
 from resilient.data.source import DataSource, SourceContext
 from resilient.data.tracked import TrackedIterable, lazily
-from resilient.serialization.batches import pack
-from resilient.serialization.schema import MalformedError
 
 pytestmark = [pytest.mark.sources, pytest.mark.waits]
 
@@ -21,7 +18,6 @@ pytestmark = [pytest.mark.sources, pytest.mark.waits]
 class Numbers(DataSource):
     """A source of the arrays [0], [1], ... that can start anywhere."""
 
-    schema = dict
     name = "numbers"
 
     def __init__(self, length=10, factor=1):
@@ -77,27 +73,6 @@ def test_the_next_batch_is_the_first_not_trained(ahead, look):
     again.seek(position)
     assert drawn(iter(again), 6) == [4, 5, 6, 7, 8, 9]
     assert again.source.begun == 0
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"drawn": 3},
-        {"given": 5},
-        {"given": None},
-        {"pending": []},
-        {"last": None},
-        {"pending": [pack(np.array([4])), pack(np.array([6]))]},
-    ],
-    ids=str,
-)
-def test_other_batches_than_were_given_are_malformed(changes):
-    first = tracked(ahead=True)
-    drawn(iter(first), 6)
-    position = first.position(4, held=True)
-    assert position.pending == [pack(np.array([4])), pack(np.array([5]))]
-    with pytest.raises(MalformedError):
-        tracked(ahead=True).seek(replace(position, **changes))
 
 
 def test_two_resumes_in_one_epoch():
