@@ -63,13 +63,12 @@ class _InPlaceOfEnqueuer:
         self._lock = lock
 
     def start(self, epoch: int = 0) -> None:
-        """The order reads the epoch from the adapter."""
-        with self._lock:
-            self._source.order.start()
+        """Workers start with the first batch."""
 
     def stop(self) -> None:
+        """An epoch ended: drop prefetched batches."""
         with self._lock:
-            self._source.stop()
+            self._source.close()
 
 
 class PyDatasetSource(DataSource):
@@ -87,10 +86,11 @@ class PyDatasetSource(DataSource):
         self.settings = settings
         self.name = f"a PyDataset, {type(self._dataset).__qualname__}"
         queue = self._dataset.max_queue_size if adapter.enqueuer is not None else None
-        workers = queue is not None
-        self.order = Order(adapter, workers=workers)
-        self._workers = Workers(self._dataset, queue) if queue is not None else None
-        self._reached = found = generators({"x": self._dataset})
+        self.order = Order(adapter, counts_on=queue is not None)
+        self._workers = (
+            Workers(self._dataset, queue, self._watched) if queue is not None else None
+        )
+        self._reached = found = generators({"self": self._dataset})
         self._generators = unclaimed(found, settings.claimed)
         self._attributes = self._from_now_on()
         self.in_epoch = False
@@ -100,16 +100,12 @@ class PyDatasetSource(DataSource):
         self._say = WarnOnce()
 
     def begin(self) -> Iterator[Any]:
-        self._close()
+        self.close()
         self.order.begin()
         return self._batches(0)
 
-    def stop(self) -> None:
-        """An epoch ended: drop prefetched batches."""
-        self._close()
-        self.order.stop()
-
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End the workers, and drop prefetched batches."""
         made, self._made = self._made, None
         if made is not None:
             made.close()
@@ -170,8 +166,7 @@ class PyDatasetSource(DataSource):
             self._last = index
             given += 1
             yield self._standardized(batch)
-        if self._workers is not None:
-            self.stop()
+        self.close()
 
     def _next(self, left: int | None) -> tuple[int, Any]:
         if self._workers is None:
@@ -180,7 +175,6 @@ class PyDatasetSource(DataSource):
             self._as_made = self._held()
             return index, batch
         if self._made is None:
-            self.order.start()
             self._as_made = self._held()
             indices = itertools.islice(self.order.upcoming(), left)
             self._made = self._workers.batches(indices)
@@ -194,7 +188,7 @@ class PyDatasetSource(DataSource):
         return made
 
     def _from_now_on(self) -> Attributes:
-        return Attributes({"x": self._dataset}, self._reached.values())
+        return Attributes({"self": self._dataset}, self._reached.values())
 
     def _held(self) -> list[int]:
         """The identities of its attributes, cheap enough for every batch."""
@@ -202,13 +196,27 @@ class PyDatasetSource(DataSource):
 
     def _made_again(self, index: int) -> Any:
         """The batch; None if making it draws random numbers or changes anything."""
-        backend = self.settings.backend
-        attributes = self._from_now_on()
-        before, reached = rng.capture(backend), states(self._reached)
-        batch = self._standardized(self._dataset[index])
-        if reached != states(self._reached):
+        reached = states(self._reached)
+        batch, found = self._watched(index)
+        if found:
             set_states(self._reached, reached)
             return None
-        if attributes.changed() or before != rng.capture(backend):
-            return None
-        return batch
+        return self._standardized(batch)
+
+    def _watched(self, index: int) -> tuple[Any, list[str]]:
+        """A batch, and what making it draws from, or changes."""
+        attributes, before = self._from_now_on(), self._random_states()
+        batch = self._dataset[index]
+        after = self._random_states()
+        drawn = [part for part in before if before[part] != after[part]]
+        name = type(self._dataset).__qualname__.rpartition("<locals>.")[2]
+        return batch, [
+            f"{name}.__getitem__ draws from, or changes, {part}"
+            for part in (*drawn, *attributes.changed())
+        ]
+
+    def _random_states(self) -> dict[str, Any]:
+        found = rng.capture(self.settings.backend)
+        shared = {**found.pop("backends"), **found}
+        named = {f"{name}'s global generator": each for name, each in shared.items()}
+        return named | states(self._reached)

@@ -202,9 +202,8 @@ def test_a_callback_may_change_the_data(tmp_path):
     assert second.level == plain.level
 
 
-@pytest.mark.parametrize("processes", [False, True])
-def test_drawing_from_global_generators_with_workers_is_said_once(tmp_path, processes):
-    data = Drawing(workers=2, use_multiprocessing=processes)
+def test_drawing_from_global_generators_with_workers_is_said_once(tmp_path):
+    data = Drawing(workers=2)
     with pytest.warns(resilient.NotExactWarning) as caught, _forking():
         fit(data, tmp_path, epochs=2)
     messages = [str(w.message) for w in caught if w.category is not DeprecationWarning]
@@ -238,7 +237,6 @@ def _reaching(kind):
     return {"globals": InGlobals, "closure": InClosure, "unused": Unused}[kind]
 
 
-@pytest.mark.parametrize("processes", [False, True])
 @pytest.mark.parametrize(
     ("kind", "part"),
     [
@@ -258,10 +256,8 @@ def _reaching(kind):
         ),
     ],
 )
-def test_drawing_from_any_generator_with_workers_is_said_once(
-    tmp_path, kind, part, processes
-):
-    data = _reaching(kind)(workers=2, use_multiprocessing=processes)
+def test_drawing_from_any_generator_with_workers_is_said_once(tmp_path, kind, part):
+    data = _reaching(kind)(workers=2)
     with pytest.warns(resilient.NotExactWarning) as caught, _forking():
         fit(data, tmp_path, epochs=2)
     messages = [str(w.message) for w in caught if "timing decides" in str(w.message)]
@@ -282,8 +278,7 @@ def test_without_workers_any_generator_is_exact(tmp_path):
     fitting.assert_equal(net, actual)
 
 
-@pytest.mark.parametrize("processes", [False, True])
-def test_changing_attributes_with_workers_is_said_once(tmp_path, processes):
+def test_changing_attributes_with_workers_is_said_once(tmp_path):
     class Counting(Data):
         made = 0
 
@@ -291,7 +286,7 @@ def test_changing_attributes_with_workers_is_said_once(tmp_path, processes):
             self.made += 1
             return super().__getitem__(index)
 
-    data = Counting(workers=2, use_multiprocessing=processes)
+    data = Counting(workers=2)
     with pytest.warns(resilient.NotExactWarning, match=r"self\.made"), _forking():
         fit(data, tmp_path, epochs=2)
 
@@ -375,12 +370,10 @@ def test_order_with_workers_is_drawn_as_keras_draws_it_and_complete(peek):
             adapter.on_epoch_end()
     random.seed(3)
     adapter, ours = shuffling(7), []
-    order = Order(adapter, workers=True)
+    order = Order(adapter, counts_on=True)
     for count in [1] * peek + [7] * 4:
-        order.start()
         order.begin()
         ours.append(taken(order, count))
-        order.stop()
         if count == 7:
             adapter.on_epoch_end()
     assert ours[peek:] == theirs[peek:]
@@ -388,12 +381,9 @@ def test_order_with_workers_is_drawn_as_keras_draws_it_and_complete(peek):
 
 def test_a_held_iterator_finishes_its_order():
     """Keras holds on to it with steps_per_epoch; every batch comes once."""
-    order = Order(shuffling(7), workers=True)
-    order.start()
+    order = Order(shuffling(7), counts_on=True)
     order.begin()
     first = taken(order, 4)
-    order.stop()
-    order.start()  # the next epoch
     assert sorted(first + taken(order, 3)) == list(range(7))
     order.begin()
     assert sorted(taken(order, 7)) == list(range(7))
@@ -403,7 +393,7 @@ def test_a_held_iterator_finishes_its_order():
 @pytest.mark.parametrize("length", [9, None])
 def test_order_goes_on_at_a_position(workers, length):
     def begun():
-        order = Order(shuffling(length), workers=workers)
+        order = Order(shuffling(length), counts_on=workers)
         order.begin()
         return order
 
@@ -413,9 +403,6 @@ def test_order_goes_on_at_a_position(workers, length):
     other = begun()
     other.resume(position)
     assert taken(order, 4) == taken(other, 4)
-    for each in (order, other):
-        if workers:
-            each.stop()
     random.seed(5)
     order.begin()
     random.seed(5)

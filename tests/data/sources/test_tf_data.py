@@ -296,7 +296,6 @@ def test_variables_that_a_pipeline_assigns_are_kept(tmp_path):
     nested = tf.data.Dataset.range(2).flat_map(lambda i: counting(count, 2.0))
     for dataset in (counting(count, tf.Variable(2.0)), nested):
         variables = PipelineVariables(dataset)
-        assert variables.specs() == ["float32 ()"]
         count.assign(1.5)
         kept = variables.get()
         count.assign(7.0)
