@@ -70,7 +70,7 @@ class GeneratorData(PythonData):
 
     def __init__(self, generator: Iterator[Any], *, settings: SourceContext) -> None:
         source = GeneratorSource(generator, settings)
-        with source.at_the_origin():
+        with source.with_initial_random_state():
             super().__init__(source.draws, source)
 
 
@@ -125,7 +125,7 @@ class GeneratorSource(PythonSource):
         self.ended = True
 
     @contextlib.contextmanager
-    def at_the_origin(self) -> Iterator[None]:
+    def with_initial_random_state(self) -> Iterator[None]:
         """The random state in which the first batches were drawn."""
         backend = self.settings.backend
         if self._origin is None:

@@ -14,9 +14,8 @@ import grain
 import keras
 
 from resilient import keras_internals
-from resilient.data.source import DataSource, SourceContext, ended, skip
+from resilient.data.source import DataSource, SourceContext, skip
 from resilient.data.tracked import TrackedAdapter, TrackedIterable
-from resilient.errors import DataNotResumableError, ResilientError
 from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, encode
 from resilient.serialization.position import DataPosition
@@ -98,10 +97,8 @@ class GrainSource(DataSource):
             return batches, None
         if self.settings.options.replay or "before" not in position:
             return batches, skip(batches, given, self)
-        try:
-            return batches, batches.again(position["before"], self.argument)
-        except StopIteration:
-            raise ended(self, given, given - 1) from None
+        with self.restoring():  # Grain validates little
+            return batches, batches.after(position["before"])
 
     def fingerprint(self) -> JSON:
         return self._fingerprint
@@ -129,21 +126,10 @@ class _Batches(Iterator[Any]):
             return {}
         return {} if self._before is None else {"before": self._before}
 
-    def again(self, state: Any, name: str) -> Any:
+    def after(self, state: Any) -> Any:
         """The batch after this state."""
-        try:
-            self._batches.set_state(_of_this_process(state, self._state()))
-            return next(self)
-        except (StopIteration, ResilientError):
-            raise
-        except Exception as error:  # Grain validates little
-            raise DataNotResumableError(
-                f"Grain cannot go back to where {name} was: the dataset changed, or "
-                "the number of workers that read it.",
-                received=f"{type(error).__name__}: {error}",
-                hint="Use the same dataset and workers as before, or start over with "
-                'resume="never".',
-            ) from error
+        self._batches.set_state(_of_this_process(state, self._state()))
+        return next(self)
 
     def _state(self) -> Any:
         """A copy of the iterator's state; None if it has none."""

@@ -76,7 +76,7 @@ class IterableSource(PythonSource):
 
     def load(self, state: Any) -> None:
         """Load a copy of a state."""
-        with self.getting_back():
+        with self.restoring():
             self._x.load_state_dict(_copied(state))
 
     def begin(self) -> Iterator[Any]:

@@ -107,11 +107,11 @@ class DataSource(ABC):
         """Identifies the data, apart from what may change between attempts."""
 
     @contextlib.contextmanager
-    def getting_back(self) -> Iterator[None]:
-        """Entered while user objects or a library restore what a checkpoint says.
+    def restoring(self) -> Iterator[None]:
+        """Turn exceptions that are raised while data is restored into our own.
 
         Raises:
-            DataNotResumableError: They raise any other exception.
+            DataNotResumableError: Any other exception was raised.
         """
         try:
             yield

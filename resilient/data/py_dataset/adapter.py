@@ -38,7 +38,7 @@ class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: 
         self.source = PyDatasetSource(self, settings)
         self.tracked = TrackedIterable(self.source)
         if self.enqueuer is not None:
-            self.enqueuer = _InPlaceOfEnqueuer(self.source, self.tracked.lock)
+            self.enqueuer = ()  # there is one, but Keras neither starts nor stops it
 
     def on_epoch_begin(self) -> None:
         super().on_epoch_begin()
@@ -46,6 +46,8 @@ class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: 
 
     def on_epoch_end(self) -> None:
         self.source.in_epoch = False
+        with self.tracked.lock:
+            self.source.close()
         super().on_epoch_end()
 
     def _get_iterator(self) -> Iterator[Any]:
@@ -53,22 +55,6 @@ class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: 
 
     def as_given(self) -> Iterator[Any]:
         return self._get_iterator()
-
-
-class _InPlaceOfEnqueuer:
-    """What Keras's adapter starts and stops instead of its enqueuer."""
-
-    def __init__(self, source: "PyDatasetSource", lock: Any) -> None:
-        self._source = source
-        self._lock = lock
-
-    def start(self, epoch: int = 0) -> None:
-        """Workers start with the first batch."""
-
-    def stop(self) -> None:
-        """An epoch ended: drop prefetched batches."""
-        with self._lock:
-            self._source.close()
 
 
 class PyDatasetSource(DataSource):
@@ -134,7 +120,7 @@ class PyDatasetSource(DataSource):
     def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
         self._last, again = position["last"], None
         if given and self._last is not None:
-            with self.getting_back():
+            with self.restoring():
                 again = self._made_again(self._last)
             self._as_made = self._held()
             if again is None:

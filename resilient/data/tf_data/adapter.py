@@ -80,8 +80,12 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
     def wrap(self, iterable: Any) -> Any:
         """The iterator that Keras is about to create."""
         if self._distributed and self._checksums is None:
+            # Not in the dataset itself, which TensorFlow searches for files to
+            # distribute over workers: it would find different files, or none.
             replicas = len(self._pipeline.settings.strategy.extended.worker_devices)
-            self._checksums = ReplicaChecksums(iterable, replicas)
+            (drawn_here,) = iterable._cloned_datasets
+            self._checksums = Checksums(drawn_here, replicas)
+            iterable._cloned_datasets = [self._checksums.dataset]
         position, self._position = self._position, None
         if position is None:
             self._note_first()
@@ -171,11 +175,16 @@ def distributes(strategy: tf.distribute.Strategy | None) -> bool:
 class Checksums:
     """Adds checksums to a dataset.
 
+    Args:
+        replicas: How many there are in this process; each draws a part of a batch, and
+            the first one's counts: the last batch may have no other.
+
     Attributes:
         dataset: The dataset to iterate instead.
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, replicas: int = 1) -> None:
+        self._replicas = replicas
         with tf.init_scope(), tf.device("/CPU:0"):
             zeros = tf.zeros(1 + _SIZE, tf.int64)
             # Not tf.Variable, which a strategy would replace.
@@ -184,7 +193,7 @@ class Checksums:
 
     def of(self, drawn: int) -> int:
         """The checksum of batch ``drawn``, from 1, of the newest iterator."""
-        index = drawn - 1
+        index = (drawn - 1) * self._replicas
         return int(self._ring.numpy()[index and 1 + index % _SIZE])
 
     def forget_first(self) -> None:
@@ -197,28 +206,6 @@ class Checksums:
         place = tf.where(index == 0, index, 1 + index % _SIZE)
         self._ring.scatter_nd_update([[place]], [_total(batch)])
         return batch
-
-
-class ReplicaChecksums(Checksums):
-    """Adds checksums to what this process draws from a distributed dataset.
-
-    Not to the dataset itself, which TensorFlow searches for files to distribute over
-    workers: it would find different files, or none.
-
-    Args:
-        distributed: A tf.distribute.DistributedDataset; it is changed.
-        replicas: How many there are in this process; each draws a part of a batch.
-    """
-
-    def __init__(self, distributed: Any, replicas: int) -> None:
-        (drawn_here,) = distributed._cloned_datasets
-        super().__init__(drawn_here)
-        distributed._cloned_datasets = [self.dataset]
-        self._replicas = replicas
-
-    def of(self, drawn: int) -> int:
-        """The first replica's checksum; the last batch may have no other part."""
-        return super().of((drawn - 1) * self._replicas + 1)
 
 
 def _total(batch: Any) -> Any:

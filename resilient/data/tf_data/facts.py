@@ -12,7 +12,7 @@ of variables; and how much is read in parallel. Files may be in another director
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from tensorflow.core.framework import types_pb2
 
 from resilient.data import DataOptions
 from resilient.data.arrays.fingerprint import array_fingerprint
-from resilient.data.source import SourceContext
+from resilient.data.source import DataSource
 from resilient.data.tf_data.graph import PipelineGraph, input_of
 from resilient.data.tf_data.variables import chain, functions
 from resilient.serialization import JSON
@@ -126,38 +126,34 @@ def checksums_of_constants(dataset: Any, graph: PipelineGraph | None) -> dict[st
     return {op: each.hexdigest() for op, each in found.items()}
 
 
-def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The types of operations whose constants are not the same."""
-    return sorted(op for op in before.keys() | now if before.get(op) != now.get(op))
-
-
 def check_constants(
-    found: Sequence[str], argument: str, settings: SourceContext
+    before: Mapping[str, str], now: Mapping[str, str], source: DataSource
 ) -> None:
     """Refuse a pipeline of other values, or warn where the user accepts them.
 
     Validation data that changed is always accepted.
 
     Args:
-        found: The ``differences``.
-        argument: The data's name in messages.
-        settings: Of the fit.
+        before: The checksums in the checkpoint.
+        now: Those of this pipeline.
+        source: The pipeline.
 
     Raises:
         DataNotResumableError: The values differ, other than by a directory.
     """
+    found = {op for op in before.keys() | now if before.get(op) != now.get(op)}
     if FILES in found:
         logger.warning(
             "%s reads files in another directory now; they have to be the same files.",
-            argument,
+            source.argument,
         )
-    if others := [each for each in found if each != FILES]:
-        accepted = settings.argument == "validation_data"
-        options = DataOptions("warn") if accepted else settings.options
+    if others := sorted(found - {FILES}):
+        accepted = source.settings.argument == "validation_data"
+        options = DataOptions("warn") if accepted else source.settings.options
         options.refuse(
             "The data is different: this script gave the pipeline other values (files "
             "or their order, labels, a vocabulary, numbers).",
-            received=f"{argument}: constants of {', '.join(others)}",
+            received=f"{source.argument}: constants of {', '.join(others)}",
             hint="Make the script compute the same in every process: pass seed= or "
             "shuffle=False to image_dataset_from_directory and the like, and seed all "
             "else that it draws or splits.",

@@ -217,8 +217,7 @@ class Pipeline(DataSource):
     def resume(self, position: JSON) -> None:
         if "constants" in position and not self._compared:
             self._compared = True
-            found = facts.differences(position["constants"], self._constants)
-            facts.check_constants(found, self.argument, self.settings)
+            facts.check_constants(position["constants"], self._constants, self)
         caches = position.get("caches", [])
         for cache, state in zip(self._caches, caches, strict=True):
             self._restore(iter(cache), state)

@@ -115,7 +115,7 @@ class IndexedLoader(LoaderSource):
             return None
         backend = self.settings.backend
         before = capture(backend)
-        with self.getting_back():
+        with self.restoring():
             batch = fetcher.fetch(indices)
         unchanged = digest(self.state.capture()) == digest(now)
         if unchanged and capture(backend) == before:
@@ -161,7 +161,7 @@ class StatefulLoader(LoaderSource):
 
     def catch_up(self) -> None:
         now = self.state.capture()
-        with self.getting_back():
+        with self.restoring():
             self.loader.load_state_dict(_decoded(self._of_workers))
             iter(self.loader)
         self.state.restore(now)
@@ -174,7 +174,7 @@ class StatefulLoader(LoaderSource):
             return iter(()), None
         made, now = position["entries"][-1]["made"], self.state.capture()
         self.state.restore(made)
-        with self.getting_back():
+        with self.restoring():
             self.loader.load_state_dict(_decoded(position["state"]))
             batches: Any = self.make(made)
         self._of_workers, self._behind = None, False

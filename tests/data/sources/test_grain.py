@@ -127,7 +127,9 @@ def test_less_data_is_refused(dataset, replay):
 def test_another_sampler_is_refused_with_grains_own_reason():
     one = adapter(loader())
     drawn(one, 3)
-    with pytest.raises(DataNotResumableError, match="cannot go back") as found:
+    with pytest.raises(
+        DataNotResumableError, match="cannot return to its position"
+    ) as found:
         again(loader(ROWS[:28]), one.position(3, held=True))
     assert "Sampler in checkpoint does not match" in str(found.value)
     assert 'resume="never"' in str(found.value)
