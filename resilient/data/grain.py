@@ -7,6 +7,7 @@ batch again, to verify it. If an iterator has no state that can be saved, or wit
 
 import copy
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -143,13 +144,19 @@ class _Batches(Iterator[Any]):
 
 
 def _of_this_process(saved: Any, fresh: Any) -> Any:
-    """The state of a DataLoader, with the names that objects have in this process.
+    """The state of a DataLoader, without addresses of objects.
 
     Grain refuses a state if the ``repr`` of sampler or data source differs, and the
-    default ``repr``, which has an address, differs in each process.
+    default ``repr`` differs in each process.
     """
     if not isinstance(saved, bytes) or not isinstance(fresh, bytes):
         return saved
-    names = {"sampler", "data_source"}
-    mine = {key: name for key, name in parse(fresh).items() if key in names}
-    return json.dumps(parse(saved) | mine).encode()
+    old, new = parse(saved), parse(fresh)
+    for key in ("sampler", "data_source"):
+        if _without_addresses(old.get(key)) == _without_addresses(new.get(key)):
+            old[key] = new.get(key)
+    return json.dumps(old).encode()
+
+
+def _without_addresses(text: Any) -> str:
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", str(text))

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from resilient.data.generator import PythonData, PythonSource
-from resilient.data.source import SourceContext
-from resilient.errors import DataNotResumableError, NotSupportedError
+from resilient.data.source import SourceContext, plain_copy
+from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
-from resilient.serialization.json_values import NotEncodable, decode, encode
 from resilient.state.rng import kept_random_state
 
 _KIND = "iterable"
@@ -60,24 +59,13 @@ class IterableSource(PythonSource):
         self._ended = False  # the newest iterator
 
     def state(self) -> Any:
-        """A copy of what ``state_dict`` returns.
-
-        Raises:
-            NotSupportedError: It cannot be kept in a checkpoint.
-        """
-        try:
-            return _copied(self._x.state_dict())
-        except NotEncodable as error:
-            raise NotSupportedError(
-                f"The state_dict() of {self.argument} cannot be saved.",
-                received=str(error),
-                hint="Return plain values, lists, dicts and numpy arrays.",
-            ) from error
+        """A copy of what ``state_dict`` returns."""
+        return plain_copy(self._x.state_dict(), self.argument)
 
     def load(self, state: Any) -> None:
         """Load a copy of a state."""
         with self.restoring():
-            self._x.load_state_dict(_copied(state))
+            self._x.load_state_dict(plain_copy(state, self.argument))
 
     def begin(self) -> Iterator[Any]:
         if self.building:
@@ -164,8 +152,3 @@ class ListOfBatches:
 
     def load_state_dict(self, state: JSON) -> None:
         self._next = state["next"]
-
-
-def _copied(state: Any) -> Any:
-    arrays: dict[str, Any] = {}
-    return decode(encode(state, arrays, "state"), arrays)

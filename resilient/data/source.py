@@ -14,9 +14,10 @@ from rich.progress import track
 from resilient.backends.base import Backend
 from resilient.data import DataOptions
 from resilient.data.shard import ShardedData
-from resilient.errors import DataNotResumableError, ResilientError
+from resilient.errors import DataNotResumableError, NotSupportedError, ResilientError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
+from resilient.serialization.json_values import NotEncodable, decode, encode
 from resilient.serialization.position import BatchMark, DataPosition
 
 logger = logging.getLogger(__name__)
@@ -119,7 +120,8 @@ class DataSource(ABC):
             raise
         except Exception as error:
             raise DataNotResumableError(
-                "The data cannot return to its position in the checkpoint.",
+                "The data cannot return to its position in the checkpoint: it changed, "
+                "or files that it reads or writes are missing.",
                 received=f"{self.argument}: {type(error).__name__}: {error}",
                 hint="Restore the data to what it was, or start over with "
                 'resume="never".',
@@ -184,6 +186,27 @@ def skip(batches: Iterator[Any], count: int, source: DataSource) -> Any:
         except StopIteration:
             raise ended(source, count, done) from None
     return last
+
+
+def plain_copy(state: Any, what: str) -> Any:
+    """A copy of what a ``state_dict`` returned.
+
+    Args:
+        state: What it returned.
+        what: Whose it is, for the error.
+
+    Raises:
+        NotSupportedError: It cannot be kept in a checkpoint.
+    """
+    arrays: dict[str, Any] = {}
+    try:
+        return decode(encode(state, arrays, "state"), arrays)
+    except NotEncodable as error:
+        raise NotSupportedError(
+            f"The state_dict() of {what} cannot be saved.",
+            received=str(error),
+            hint="Return plain values, lists, dicts and numpy arrays.",
+        ) from error
 
 
 def ended(source: DataSource, count: int, done: int) -> DataNotResumableError:

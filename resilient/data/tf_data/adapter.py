@@ -127,8 +127,7 @@ class TFDataInPython(TrackedAdapter, keras_internals.TFDatasetAdapter):  # type:
                 *args, **{**kwargs, "distribution": None}
             )._dataset
             pipeline.facts = facts.fingerprint(whole, facts.graph_of(whole))
-        self.tracked = TrackedIterable(pipeline)
-        self._dataset = _Followed(self.tracked, self._dataset)
+        self.tracked = self._dataset = _TrackedDataset(pipeline, self._dataset)
 
     def get_jax_iterator(self, super_batch: int | None = None) -> Any:
         one_by_one = super().get_jax_iterator()
@@ -150,16 +149,13 @@ class _PipelineInPython(Pipeline):
         yield from batches
 
 
-class _Followed:
-    """Stands in for the dataset in Keras."""
+class _TrackedDataset(TrackedIterable):
+    """An iterable with the attributes of a dataset that Keras uses."""
 
-    def __init__(self, tracked: TrackedIterable, dataset: Any) -> None:
-        self._tracked = tracked
+    def __init__(self, pipeline: Pipeline, dataset: Any) -> None:
+        super().__init__(pipeline)
         self.cardinality = dataset.cardinality
         self.element_spec = dataset.element_spec
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._tracked)
 
 
 def distributes(strategy: tf.distribute.Strategy | None) -> bool:

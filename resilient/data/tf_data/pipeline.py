@@ -21,7 +21,7 @@ from resilient.data.tf_data import facts, iterator_state
 from resilient.data.tf_data.graph import PipelineGraph, is_stateful
 from resilient.data.tf_data.iterator_state import Lasting, SeedCount, UnknownFormat
 from resilient.data.tf_data.variables import PipelineVariables, chain
-from resilient.errors import DataNotResumableError, WarnOnce
+from resilient.errors import WarnOnce
 from resilient.serialization import JSON
 from resilient.serialization.position import BatchMark
 from resilient.state import rng
@@ -219,8 +219,9 @@ class Pipeline(DataSource):
             self._compared = True
             facts.check_constants(position["constants"], self._constants, self)
         caches = position.get("caches", [])
-        for cache, state in zip(self._caches, caches, strict=True):
-            self._restore(iter(cache), state)
+        with self.restoring():
+            for cache, state in zip(self._caches, caches, strict=True):
+                iterator_state.restore(iter(cache), state)
         self._lasting.set(position["lasting"])
         if "first" in position:
             self._last = {name: position[name] for name in ("begun", "first")}
@@ -232,7 +233,8 @@ class Pipeline(DataSource):
         if "state" in position:
             self._begun = position.get("begun", {})
             self._iterator = self._iter(iterable)
-            self._restore(self._iterator, position["state"])
+            with self.restoring():
+                iterator_state.restore(self._iterator, position["state"])
             self._lasting.set(position["lasting"])
             return self._iterator, None
         self._begun = position["begun"]
@@ -243,15 +245,3 @@ class Pipeline(DataSource):
         drawn = rng.drawn_from(self._begun["random"], now)
         self.settings.drawn_ahead.update(drawn)
         return self._iterator, last
-
-    def _restore(self, iterator: Any, state: np.ndarray) -> None:
-        try:
-            iterator_state.restore(iterator, state)
-        except (tf.errors.OpError, AttributeError) as error:
-            raise DataNotResumableError(
-                "The pipeline cannot be set to the state in the checkpoint: the "
-                "pipeline is different, or files that it reads or writes are missing.",
-                received=f"{self.argument}: {error}",
-                hint="Restore the data to what it was, or start over with "
-                'resume="never".',
-            ) from error

@@ -13,24 +13,22 @@ How each returns to a position:
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils._pytree import tree_map, tree_map_only
 
 from resilient import keras_internals
-from resilient.data.source import SourceContext, ended
+from resilient.data.source import SourceContext, ended, plain_copy
 from resilient.data.torch_loader.source import (
     FOLLOWED,
     LoaderSource,
     has_torch_iterators,
 )
 from resilient.data.tracked import TrackedAdapter, TrackedIterable
-from resilient.errors import NotSupportedError, warn_not_exact
+from resilient.errors import warn_not_exact
 from resilient.objects import kinds
 from resilient.objects.leaves import digest
 from resilient.serialization import JSON
 from resilient.serialization.batches import pack, unpack
-from resilient.serialization.json_values import NotEncodable, decode, encode
 from resilient.state.rng import capture
 
 _TENSOR = "torch tensor"
@@ -196,20 +194,10 @@ def _is_iterable(loader: Any) -> bool:
     return isinstance(loader.dataset, torch.utils.data.IterableDataset)
 
 
-def _encoded(state: Any) -> JSON:
-    """A state as JSON and copies of its arrays."""
-    arrays: dict[str, np.ndarray] = {}
+def _encoded(state: Any) -> Any:
+    """A copy of a state, without tensors."""
     plain = tree_map_only(torch.Tensor, lambda tensor: {_TENSOR: pack(tensor)}, state)
-    try:
-        data = encode(plain, arrays, "state")
-    except NotEncodable as error:
-        raise NotSupportedError(
-            "The state_dict() of a StatefulDataLoader cannot be saved.",
-            received=str(error),
-            hint="Keep plain values, lists, dicts, arrays and tensors in it, or pass "
-            "replay_data=True.",
-        ) from error
-    return {"data": data, "arrays": {k: np.array(a) for k, a in arrays.items()}}
+    return plain_copy(plain, "a StatefulDataLoader")
 
 
 def _decoded(state: Any) -> Any:
@@ -219,5 +207,4 @@ def _decoded(state: Any) -> Any:
     def is_tensor(value: Any) -> bool:
         return type(value) is dict and set(value) == {_TENSOR}
 
-    plain = decode(state["data"], state["arrays"])
-    return tree_map(whole, plain, is_leaf=is_tensor)
+    return tree_map(whole, state, is_leaf=is_tensor)
