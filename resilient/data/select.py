@@ -40,7 +40,7 @@ _TF_DATA = {
 }
 _ARRAYS = {
     "tensorflow": ("arrays.tensorflow", "TensorFlowArrays"),
-    "jax": ("arrays.jax", "JaxArrays"),
+    "jax": ("arrays.sliced", "JaxArrays"),
     "torch": ("arrays.torch", "TorchArrays"),
 }
 

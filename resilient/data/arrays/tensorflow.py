@@ -23,7 +23,7 @@ import tensorflow as tf
 from resilient import keras_internals
 from resilient.backends import get_backend
 from resilient.backends.tensorflow import BACKEND
-from resilient.data.arrays.jax import SeekableArrays
+from resilient.data.arrays.sliced import SeekableArrays
 from resilient.serialization import JSON
 from resilient.serialization.position import DataPosition
 from resilient.state.rng import kept_random_state

@@ -18,7 +18,7 @@ from typing import Any
 import keras
 import torch
 
-from resilient.data.arrays.jax import SlicedArrays
+from resilient.data.arrays.sliced import SlicedArrays
 from resilient.distributed.strategies.torch_slices import require_divisible, rows
 from resilient.serialization import rng
 

@@ -97,24 +97,17 @@ class IndexedLoader(LoaderSource):
                 raise ended(self, given, number) from None
         batches._num_yielded = given
         self.state.restore(now)
-        fetcher, attributes = batches._dataset_fetcher, entry["made"]["attributes"]
-        return batches, self._loaded(fetcher, indices, attributes, now)
+        # If they differ, it may have been different when it was first drawn.
+        then, attributes = entry["made"]["attributes"], now["attributes"]
+        made_alike = given and digest(then) == digest(attributes)
+        return batches, self._loaded(batches, indices) if made_alike else None
 
-    def _loaded(self, fetcher: Any, indices: Any, attributes: JSON, now: JSON) -> Any:
-        """The last batch; None if it may have been different when it was first drawn.
-
-        Args:
-            fetcher: torch's fetcher, which turns indices into batches.
-            indices: The indices of the batch.
-            attributes: The attributes when its iterator was created.
-            now: The state now.
-        """
-        if indices is None or digest(attributes) != digest(now["attributes"]):
-            return None
-        backend = self.settings.backend
+    def _loaded(self, batches: Any, indices: Any) -> Any:
+        """A batch; None if loading it draws random numbers or changes attributes."""
+        backend, now = self.settings.backend, self.state.capture()
         before = capture(backend)
         with self.restoring():
-            batch = fetcher.fetch(indices)
+            batch = batches._dataset_fetcher.fetch(indices)
         unchanged = digest(self.state.capture()) == digest(now)
         if unchanged and capture(backend) == before:
             return batch

@@ -1,4 +1,4 @@
-"""Arrays on JAX: redraws Keras's own order from the same random state.
+"""Arrays that Python slices, as on JAX: redraws Keras's order from its random state.
 
 Keras draws one permutation per epoch (``shuffle=True``) or one per batch
 (``shuffle="batch"``). We save the random state that each is drawn from (before Keras
