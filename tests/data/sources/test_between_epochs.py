@@ -121,17 +121,16 @@ def fit(x, directory=None, stop=None, **options):
 
 
 @pytest.mark.parametrize("make", [Plain, lambda x: loader(Rows(x)), maps])
-def test_changed_data_is_refused_at_an_epochs_end(tmp_path, make):
+def test_changed_data_is_noticed_at_an_epochs_end(tmp_path, make):
+    """Of what was trained after it, in the killed attempt and once more."""
     fit(make(X), tmp_path, stop=2)
-    with pytest.raises(DataNotResumableError, match=": batch 5 of the iterator"):
+    if keras.backend.backend() == "tensorflow":  # where Python sees no batch
+        with pytest.warns(NotExactWarning, match="does not repeat the killed one"):
+            fit(make(-5 * X), tmp_path)
+        return
+    with pytest.raises(DataNotResumableError, match="Other data is trained after"):
         fit(make(-5 * X), tmp_path)
     assert fit(make(X), tmp_path) == fit(make(X))
-
-
-def test_changed_validation_data_is_refused_too(tmp_path):
-    fit(Plain(X), tmp_path, stop=2, validation_data=Plain(X))
-    with pytest.raises(DataNotResumableError, match="`validation_data`"):
-        fit(Plain(X), tmp_path, validation_data=Plain(-5 * X))
 
 
 def test_what_the_end_of_an_epoch_changes_is_not_taken_for_other_data(tmp_path):
