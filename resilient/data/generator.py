@@ -23,7 +23,6 @@ from resilient.data.tracked import TrackedAdapter, TrackedIterable
 from resilient.errors import DataNotResumableError, WarnOnce
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
-from resilient.serialization.position import BatchMark
 from resilient.serialization.rng import global_generators
 from resilient.state.rng import capture, kept_random_state, restore
 
@@ -189,7 +188,7 @@ class GeneratorSource(PythonSource):
                     hint="Use the same generator as before, or start over with "
                     'resume="never".',
                 )
-        self.verify(self.last, BatchMark(given=count, last=position["last"]))
+        self.verify(self.last, count, position["last"])
 
     def fingerprint(self) -> JSON:
         return {"kind": _KIND}

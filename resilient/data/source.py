@@ -18,7 +18,7 @@ from resilient.errors import DataNotResumableError, NotSupportedError, Resilient
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
 from resilient.serialization.json_values import NotEncodable, decode, encode
-from resilient.serialization.position import BatchMark, DataPosition
+from resilient.serialization.position import DataPosition
 
 logger = logging.getLogger(__name__)
 
@@ -147,19 +147,24 @@ class DataSource(ABC):
         """The data's name in messages: the argument of ``fit``, and its type."""
         return f"`{self.settings.argument}` ({self.name})"
 
-    def verify(self, batch: Any, before: BatchMark) -> None:
+    def verify(self, batch: Any, number: int, before: str | None) -> None:
         """Check that a batch is the same as before.
+
+        Args:
+            batch: As it is now.
+            number: In its iterator, from 1.
+            before: The checksum of what it was, if known.
 
         Raises:
             DataNotResumableError: Unless ``on_data_change="warn"``.
         """
-        if before.last is None or checksum(batch) == before.last:
+        if before is None or checksum(batch) == before:
             return
         self.settings.options.refuse(
             "A batch that was already trained has different content now: the data "
             "changed, or is not the same each time it is iterated (unseeded random "
             "numbers, draws in parallel calls, file order, time).",
-            received=f"{self.argument}: batch {before.given:,} of the iterator",
+            received=f"{self.argument}: batch {number:,} of the iterator",
             hint="Use the same data as before, seed every random generator in it, and "
             "draw from each in one thread.",
         )

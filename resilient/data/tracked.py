@@ -19,7 +19,7 @@ from resilient.data import Positioned
 from resilient.data.source import DataSource, SourceContext
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum, copied, pack, unpack
-from resilient.serialization.position import BatchMark, DataPosition
+from resilient.serialization.position import DataPosition
 
 
 class LiveIterator:
@@ -122,7 +122,7 @@ class TrackedIterable:
             return
         batches, last = self.source.seek(position.source, given)
         if last is not None:
-            self.source.verify(last, BatchMark(given=given, last=position.last))
+            self.source.verify(last, given, position.last)
         self._ready = LiveIterator(batches, self.lock, self._settings, given, pending)
 
     def on_trained(self, drawn: int) -> None:

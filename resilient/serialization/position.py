@@ -12,19 +12,6 @@ from resilient.serialization.schema import Count
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchMark:
-    """A batch that was yielded.
-
-    Attributes:
-        given: Its number in its iterator, counted from 1.
-        last: Its checksum; None where there was no batch.
-    """
-
-    given: Count
-    last: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class DataPosition:
     """The position of one source of data.
 

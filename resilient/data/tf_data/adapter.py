@@ -22,7 +22,7 @@ from resilient.data.tracked import TrackedAdapter, TrackedIterable
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum
-from resilient.serialization.position import BatchMark, DataPosition
+from resilient.serialization.position import DataPosition
 
 _SIZE = 4096  # of the ring
 
@@ -96,8 +96,7 @@ class TFData(Positioned, keras_internals.TFDatasetAdapter):  # type: ignore[misc
         drawn = position.drawn
         live, _ = self._pipeline.seek(position.source, drawn, iterable)
         if position.last is not None and self._checksums is not None:
-            before = BatchMark(given=drawn, last=position.last)
-            self._pipeline.verify(self._checksums.of(drawn), before)
+            self._pipeline.verify(self._checksums.of(drawn), drawn, position.last)
         return live
 
     def _note_first(self) -> None:

@@ -23,7 +23,6 @@ from resilient.data.tf_data.iterator_state import Lasting, SeedCount, UnknownFor
 from resilient.data.tf_data.variables import PipelineVariables, chain
 from resilient.errors import WarnOnce
 from resilient.serialization import JSON
-from resilient.serialization.position import BatchMark
 from resilient.state import rng
 
 
@@ -157,7 +156,7 @@ class Pipeline(DataSource):
                 self._set_to(self._last["begun"])
                 # Not kept: it may prefetch for as long as it exists.
                 batch = first_of(self._iter(iterable))
-                self.verify(batch, BatchMark(given=1, last=self._last["first"]))
+                self.verify(batch, 1, self._last["first"])
         self._lasting.set(lasting)
 
     def _set_to(self, begun: JSON) -> None:
