@@ -84,7 +84,7 @@ class Workers:
                 known[uid] = None
 
     def _taken(self, index: int, asked: Any) -> tuple[int, Any]:
-        asked.wait(_PATIENCE if self._started else None)
+        asked.wait(_PATIENCE)
         while not asked.ready():
             self._check_alive(index)
             asked.wait(_PATIENCE)
