@@ -7,6 +7,7 @@ is made again, if that has no side effects, to check that the data is the same.
 """
 
 import itertools
+import logging
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -20,6 +21,8 @@ from resilient.objects.attributes import Attributes, generators, unclaimed
 from resilient.serialization import JSON
 from resilient.serialization.rng import set_states, states
 from resilient.state import rng
+
+logger = logging.getLogger(__name__)
 
 
 class PyDatasetData(TrackedAdapter, keras_internals.PyDatasetAdapter):  # type: ignore[misc]
@@ -84,6 +87,21 @@ class PyDatasetSource(DataSource):
         self._last: Any = None  # its index
         self._as_made: list[int] = []  # its contents when the last batch was made
         self._say = WarnOnce()
+        if self._workers is not None:
+            self._note_other_order()
+
+    def _note_other_order(self) -> None:
+        """Say, once per run, if ``model.fit`` itself would train different batches."""
+        how = self.settings
+        by_keras = not how.as_given and how.argument == "x"
+        if by_keras and how.saved is None and keras_internals.BACKEND != "tensorflow":
+            logger.warning(
+                "Several workers make the batches of %s. With them, model.fit may "
+                "train one batch twice and skip another; here each batch is trained "
+                "once per epoch, so the result may differ from that of model.fit. A "
+                "resume is exact. With workers=0, both train the same batches.",
+                self.name,
+            )
 
     def begin(self) -> Iterator[Any]:
         self.close()

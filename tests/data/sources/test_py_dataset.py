@@ -300,6 +300,29 @@ def test_well_behaved_workers_say_nothing(tmp_path, cls, processes):
         fit(data, tmp_path, epochs=2)
 
 
+@pytest.mark.everywhere
+def test_where_fit_itself_trains_other_batches_is_said_once_in_a_run(
+    tmp_path, caplog, backend
+):
+    """In the first attempt, for training data with workers, and not in a loop."""
+
+    def said():
+        records = list(caplog.records)
+        caplog.clear()
+        return [
+            r.levelname for r in records if "Several workers make" in r.getMessage()
+        ]
+
+    several = Data(workers=2)
+    interrupted(several, tmp_path / "several", validation_data=Data(workers=2))
+    assert said() == ([] if backend == "tensorflow" else ["WARNING"])
+    resumed(Data(workers=2), tmp_path / "several", validation_data=Data(workers=2))
+    fit(Data(), tmp_path / "none")
+    for _ in resilient.Run(tmp_path / "loop", verbose=0).loop(several, epochs=1):
+        pass
+    assert said() == []
+
+
 class _forking(warnings.catch_warnings):
     """Python and JAX warn of a fork in a process with threads, which Keras does."""
 
