@@ -221,7 +221,9 @@ def test_state_of_another_pipeline_is_refused():
     next(pipeline.begin())
     position = pipeline.position(live=True)
     other = Pipeline(rows().shuffle(40).map(lambda x, y: x).batch(8), settings())
-    with pytest.raises(DataNotResumableError, match="the state in the checkpoint"):
+    with pytest.raises(
+        DataNotResumableError, match="return to its position in the checkpoint"
+    ):
         other.seek(position, 1)
 
 
