@@ -116,6 +116,7 @@ class PyDatasetSource(DataSource):
 
     def position(self, *, live: bool) -> JSON:
         attributes = self._attributes.capture()
+        same = self.in_epoch and self._held() == self._as_made
         self._say(
             "these attributes of the data changed and cannot be saved, so a resume "
             "resets them (give the dataset state_dict() and load_state_dict() to "
@@ -128,7 +129,7 @@ class PyDatasetSource(DataSource):
             "random": states(self._generators),
             "in_epoch": self.in_epoch,
             # If the dataset has not changed since it was made.
-            "last": self._last if live and self._held() == self._as_made else None,
+            "last": self._last if live and same else None,
         }
 
     def resume(self, position: JSON) -> None:
