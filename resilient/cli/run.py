@@ -129,7 +129,7 @@ def supervise(arguments: argparse.Namespace) -> int:
     from resilient.supervise.output import Output
     from resilient.supervise.signal_queue import SignalQueue
     from resilient.supervise.supervisor import Supervisor
-    from resilient.training.enabled.fits_file import has_fits
+    from resilient.training.enabled.calls import FITS
 
     command = script_of(
         arguments,
@@ -144,7 +144,7 @@ def supervise(arguments: argparse.Namespace) -> int:
         return 2
     with SignalQueue() as inbox, Output() as output:
         code = Supervisor(options, output, inbox).run()
-        if arguments.save is not None and not has_fits(near(arguments.save)):
+        if arguments.save is not None and not (near(arguments.save) / FITS).exists():
             output.say(
                 "Nothing was saved: the command did not call model.fit of Keras 3, "
                 "or it runs a Python without keras-resilient, or runs Python with -E "

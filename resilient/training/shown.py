@@ -36,16 +36,17 @@ def shown_with(declared: Any) -> Callable[[T], T]:
     """Show a function or a class with the fields of a dataclass, beside its own.
 
     They take the place of ``*args``, ``**kwargs`` and ``**options``, and what describes
-    them that of a line ``...: ...`` in the docstring.
+    them that of a line ``...: ...`` in the docstring. Of two with one name, its own is
+    shown.
     """
     ours = inspect.signature(declared).parameters
 
     def show(shown: Any) -> Any:
         function = vars(shown)["__init__"] if isinstance(shown, type) else shown
         own = inspect.signature(function)
-        names = {*ours, "args", "kwargs", "options"}
-        each = [one for one in own.parameters.values() if one.name not in names]
-        every = sorted([*each, *ours.values()], key=attrgetter("kind"))
+        each = {**own.parameters, **ours, **own.parameters}
+        names = [name for name in each if name not in ("args", "kwargs", "options")]
+        every = sorted((each[name] for name in names), key=attrgetter("kind"))
         function.__signature__ = own.replace(parameters=every)
         lines = [f"    {name}: {text}" for name, text in described(declared).items()]
         text = inspect.cleandoc(shown.__doc__ or "")

@@ -145,8 +145,6 @@ resilient.enabled("runs/e", on_nan="retry")  # type: ignore[arg-type]
 resilient.enabled("runs/e", checkpoint_dir="a")  # type: ignore[call-arg]
 resilient.BackupAndRestore(backup_dir="b", delete_checkpoint=False, keep=latest(2))
 resilient.BackupAndRestore("b", "epoch", False, True, resume="must")
-resilient.BackupAndRestore("b", keep="all")  # type: ignore[arg-type]
-resilient.BackupAndRestore("b", sav_freq=3)  # type: ignore[call-arg]
 resilient.BackupAndRestore(save_freq=3)  # type: ignore[call-arg]
 
 by_hand = resilient.Run(

@@ -40,6 +40,7 @@ class TieredStore(Store):
 
     Attributes:
         address: Of the run.
+        objects: Those below it.
     """
 
     def __init__(
@@ -49,10 +50,10 @@ class TieredStore(Store):
         upload: Upload,
     ) -> None:
         super().__init__(address.local_directory(local_dir))
-        self.address = address
+        self.address, self.objects = address, Objects(address, upload)
         _require_apart(self.directory, address)
         self._keep_near = keep_policy(upload.keep_local)
-        self._far = Far(Objects(address, upload))
+        self._far = Far(self.objects)
         self._ownership = Ownership(self._far, self.directory)
         self._uploader: Uploader | None = None
         self._prunes: KeepPolicy | None = None

@@ -13,7 +13,7 @@ from typing import Any
 
 from resilient.storage.remote.address import Address
 from resilient.training.enabled import intercept
-from resilient.training.enabled.calls import Calls
+from resilient.training.enabled.calls import Calls, ended
 from resilient.training.options import FitOptions, Location
 from resilient.training.shown import shown_as
 from resilient.user_line import ending_at_user_line
@@ -47,7 +47,7 @@ def enabled(directory: Location, **options: Any) -> Iterator[None]:
         directory: Created if missing; or an address, like ``checkpoint_dir`` of
             ``fit``.
         **options: Options of ``resilient.fit`` for each call, except
-            ``checkpoint_dir``. ``resume`` may be ``"auto"`` or ``"never"``.
+            ``checkpoint_dir`` and ``resume``.
 
     Raises:
         TypeError: An option is unknown, or has the wrong type.
@@ -55,8 +55,9 @@ def enabled(directory: Location, **options: Any) -> Iterator[None]:
     """
     with ending_at_user_line:
         calls = Calls(directory, options)
-    with calls, intercept.entered(calls):
+    with intercept.entered(calls):
         yield
+    ended.add(calls.directory)
 
 
 @contextlib.contextmanager
@@ -75,7 +76,7 @@ def environment(directory: Location, options: Mapping[str, Any]) -> dict[str, st
     """
     Calls(directory, options)  # refuse bad options now, while somebody is watching
     startup = os.path.join(os.path.dirname(__file__), "startup")
-    paths = [startup, os.environ.get("PYTHONPATH", "")]
+    paths = [startup, os.environ.get("PYTHONPATH")]
     where = Address.of(directory) or os.path.abspath(directory)
     said = {"directory": str(where), **options}
     return {

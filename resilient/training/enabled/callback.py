@@ -1,13 +1,10 @@
 """``resilient.BackupAndRestore``: Keras's callback of that name, made exact."""
 
-import glob
-import inspect
 import logging
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +15,18 @@ from resilient.policies import SaveFreq
 from resilient.storage import scratch
 from resilient.storage.layout import foreign_names, local_directory
 from resilient.training.enabled import intercept
-from resilient.training.enabled.intercept import Fit
 from resilient.training.fit.api import ResilientFit
 from resilient.training.options import FitOptions, Location
-from resilient.training.shown import method_shown_as
+from resilient.training.shown import shown_with
+from resilient.training.under_way import is_inside_a_run
 from resilient.user_line import ending_at_user_line
 
 logger = logging.getLogger(__name__)
 
+intercept.take_control(keras)
+
 # How many fits of this process have finished in each directory.
-_finished: Counter[Path] = Counter()
-
-
-@dataclass(frozen=True)
-class InBackupDir:
-    """Where ``BackupAndRestore`` saves."""
-
-    backup_dir: Location
-
-
-@dataclass(frozen=True)
-class OfBackupAndRestore(FitOptions, InBackupDir):
-    """What ``BackupAndRestore`` takes."""
-
-    save_freq: SaveFreq = "epoch"
-    double_checkpoint: bool = False
-    delete_checkpoint: bool = True
+finished: Counter[Path] = Counter()
 
 
 class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
@@ -70,7 +53,7 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
     """
 
     @ending_at_user_line
-    @method_shown_as(OfBackupAndRestore)
+    @shown_with(FitOptions)
     def __init__(
         self,
         backup_dir: Location,
@@ -80,19 +63,13 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
         **options: Any,
     ) -> None:
         super().__init__()
-        options = {"save_freq": save_freq, **options}
-        self.control = _Control(backup_dir, options, delete=delete_checkpoint)
+        self._options = {"save_freq": save_freq, **options}
+        ResilientFit.check_options(checkpoint_dir=backup_dir, **self._options)
+        self._directory = local_directory(scratch.instead_of(backup_dir))
+        self._delete = delete_checkpoint and not scratch.in_effect()
 
     def on_train_begin(self, logs: Any = None) -> None:
-        from resilient.training.under_way import is_inside_a_run
-
-        if not self.control.active:
-            if is_inside_a_run():
-                raise NotSupportedError(
-                    "This fit is already saved by resilient.fit or another "
-                    "BackupAndRestore.",
-                    hint="Leave this callback out.",
-                )
+        if not is_inside_a_run():
             raise NotSupportedError(
                 "This fit cannot be backed up: keras.Model.fit was not called with "
                 "this callback.",
@@ -108,70 +85,27 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Nothing to restore."""
 
-
-class _Control:
-    """Runs the fits of one callback.
-
-    Attributes:
-        active: Whether one is running.
-    """
-
-    def __init__(self, directory: Any, options: dict[str, Any], *, delete: bool):
-        self._options = {"checkpoint_dir": directory, **options}
-        ResilientFit.check_options(**self._options)
-        directory = scratch.instead_of(directory)
-        self._directory = local_directory(directory)
-        self._delete = delete and not scratch.in_effect()
-        self.active = False
-        self._in_control = intercept.in_control()
-
-    def fit(
-        self, model: Any, plain: Fit, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> keras.callbacks.History:
-        """See ``intercept.Resumable``."""
+    def run(self, _: keras.Model, train: Callable[..., Any]) -> Any:
+        """Make a call of ``fit``, see ``Calls.fit``."""
         # Two fits have two directories, or a restart would take one for the other.
-        number, directory = _finished[self._directory] + 1, self._directory
+        number, directory = finished[self._directory] + 1, self._directory
         if number > 1:
             directory = directory.with_name(f"{directory.name}.fit-{number}")
-        run = ResilientFit(model, **self._options | {"checkpoint_dir": directory})
-        self.active = True
-        try:
-            history = run.fit_by(plain, args, kwargs)
-        finally:
-            self.active = False
-        _finished[self._directory] = number
+        history = train(checkpoint_dir=directory, **self._options)
+        finished[self._directory] = number
         if self._delete:
             _delete(directory)
         return history
 
 
-def callbacks_of(
-    plain: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Sequence[Any]:
-    """The callbacks among the arguments of ``fit``."""
-    try:
-        given = inspect.signature(plain).bind(model, *args, **kwargs).arguments
-    except TypeError:
-        return ()  # Keras says what is wrong
-    found = given.get("callbacks")
-    found = getattr(found, "callbacks", found)  # of a CallbackList
-    return found if isinstance(found, (list, tuple)) else (found,)
-
-
 def _delete(directory: Path) -> None:
     """Delete a directory: a kill leaves all of it, or nothing under its name."""
-    gone = f"{directory.name}.deleted-"
-    others = "it is a link" if directory.is_symlink() else ""
-    if names := foreign_names(directory):
-        others = f"it holds other files: {', '.join(map(repr, names[:5]))}"
-    if others:
-        logger.warning("%s is not deleted: %s", directory, others)
-        return
+    gone = directory.with_name(f"{directory.name}.deleted-{secrets.token_hex(8)}")
     try:
-        directory.rename(directory.with_name(gone + secrets.token_hex(8)))
-        for path in directory.parent.glob(glob.escape(gone) + "*"):
-            shutil.rmtree(path)
+        if directory.is_symlink() or foreign_names(directory):
+            raise OSError("it is a link, or holds other files")
+        shutil.rmtree(directory.rename(gone))
     except FileNotFoundError:  # another process of this training was faster
         return
     except OSError as error:
-        logger.warning("%s cannot be deleted: %s", directory, error)
+        logger.warning("%s is not deleted: %s", directory, error)

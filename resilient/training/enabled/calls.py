@@ -1,144 +1,223 @@
-"""The calls of ``fit`` in a program: numbered, each with a directory of its own."""
+"""The calls of ``fit`` in a program: numbered, each with a directory of its own.
 
+``fits.json`` records them in their order. It only ever makes an error of a call: which
+directory a call has follows from its number and model, not from what is written there.
+That of a program whose fits are in an object store is read there.
+"""
+
+import json
 import os
+import sys
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
-from resilient.errors import NotSupportedError, message
-from resilient.storage import scratch
-from resilient.storage.lock import DirectoryLock
-from resilient.storage.remote.address import Address
-from resilient.storage.stores import near
-from resilient.training.enabled.far_journal import FarJournal
-from resilient.training.enabled.journal import Journal
+from resilient.errors import (
+    CheckpointMismatchError,
+    CheckpointReadError,
+    NotSupportedError,
+)
+from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.storage.files import JSON_BYTES, read_file, replace_text, say_once
+from resilient.storage.layout import make_directory
+from resilient.storage.remote.objects import StoreError
+from resilient.storage.remote.tiered import TieredStore
+from resilient.storage.store import Store
+from resilient.storage.stores import store_of
+from resilient.telemetry.heartbeat import VARIABLE
 from resilient.training.fit.api import ResilientFit
+from resilient.training.options import Location, require_one_of
 
-if TYPE_CHECKING:
-    import keras
+FITS = "fits.json"
+Facts = dict[str, Any]  # see ``describe``
 
-    from resilient.training.enabled.intercept import Fit
-
-
+# The innermost block is the last; None stands for ``disabled``.
+entered: "list[Calls | None]" = []
 # Directories whose fits this process has made to the end.
-_left: set[Path] = set()
+ended: set[Path] = set()
+
+
+def current() -> "Calls | None":
+    """The innermost block, if it makes calls resumable."""
+    return entered[-1] if entered else None
+
+
+@dataclass
+class Saved:
+    """What the file holds.
+
+    Attributes:
+        program: File name of the program.
+        launch: Which launch by ``resilient run`` was the last; empty without it.
+        process: Which process made calls last.
+        calls: What each call was.
+        seeds: What each oracle of a KerasTuner search drew that was given none, by
+            number.
+    """
+
+    program: str
+    launch: str
+    process: int
+    calls: list[Facts] = field(default_factory=list)
+    seeds: dict[str, int] = field(default_factory=dict)
 
 
 class Calls:
     """Makes each call resumable, if it comes in the same order as before.
 
-    A context manager: leaving it gives the directory back.
-
     Args:
         directory: Has a directory for each call.
         options: Of ``resilient.fit``.
+
+    Attributes:
+        directory: The same, or its local copy.
+        projects: Of KerasTuner, which tuners of this process have begun.
     """
 
-    def __init__(
-        self, directory: str | os.PathLike[str], options: Mapping[str, Any]
-    ) -> None:
-        if "checkpoint_dir" in options:
-            raise TypeError(
-                message(
-                    "enabled() has no `checkpoint_dir`: each fit gets its own "
-                    "directory in the one that you pass first.",
-                    received=f"checkpoint_dir={options['checkpoint_dir']!r}",
-                )
-            )
+    def __init__(self, directory: Location, options: Mapping[str, Any]) -> None:
         ResilientFit.check_options(checkpoint_dir=directory, **options)
-        resume = options.get("resume", "auto")
-        if resume not in ("auto", "never"):
-            raise ValueError(
-                message(
-                    '`resume` of enabled() must be "auto" or "never".',
-                    received=repr(resume),
-                )
-            )
-        self._directory: Path = near(directory, options.get("local_dir"))
-        address = Address.of(scratch.instead_of(directory))
-        self._far: FarJournal | None = None
-        if address is not None:
-            self._far = FarJournal(address, options.get("upload"))
-        self._options, self._count = options, 0
-        self._lock = DirectoryLock(self._directory)
-        self._journal: Journal | None = None
-        self._process, self._thread = os.getpid(), -1
+        require_one_of("resume", options.get("resume", "auto"), "auto")
+        store = store_of(directory, options.get("local_dir"), options.get("upload"))
+        self.directory, self.projects = store.directory, set[Path]()
+        self._far = store.objects if isinstance(store, TieredStore) else None
+        self._options, self._drawn = options, 0
+        self._made: list[Facts] = []
+        self._process, self._thread = os.getpid(), 0
         # Which call trained a model last.
         self._trained: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
-    def __enter__(self) -> Self:
-        return self
+    def fit(self, model: Any, train: Callable[..., Any]) -> Any:
+        """Make a call of a model's ``fit``.
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._lock.release()
-        if self._journal is not None and kind is None:
-            _left.add(self._directory)
-        self._journal = None
-
-    def fit(
-        self,
-        model: "keras.Model",
-        plain: "Fit",
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> "keras.callbacks.History":
-        """As of ``intercept.Resumable``."""
+        Args:
+            model: The model.
+            train: Does so with options of ``resilient.fit``.
+        """
         from resilient.distributed.strategies import parallel_strategy
         from resilient.keras_internals import replicas
-        from resilient.training.enabled.describe import called, directory_name
+        from resilient.training.enabled.describe import described
 
         self._require_one_thread()
-        self._count += 1
-        directory = self._directory / directory_name(self._count, model)
         parallel = parallel_strategy(replicas.strategy_of(model))
+        trained = self._trained.get(model)
+        facts = described(model, trained, alone=parallel.count == 1)
+        self._made.append(facts)
+        number = len(self._made)
+        name = f"{number:03d}-{facts['model']}"
+        directory = self.directory / name
         if parallel.index == 0:  # the others do what it does
-            call = called(model, self._trained.get(model), alone=parallel.count == 1)
-            self.opened().take(self._count, call, directory)
-        run = ResilientFit(model, **{**self._options, **self._where(directory)})
-        history = run.fit_by(plain, args, kwargs)
-        self._trained[model] = self._count
+            if number <= len(self._saved.calls):
+                self._compare(facts, number, directory)
+            self._write()
+        options = {**self._options, "checkpoint_dir": directory}
+        if self._far is not None:
+            address = str(self._far.address / name)
+            options |= {"checkpoint_dir": address, "local_dir": directory}
+        history = train(**options)
+        self._trained[model] = number
         return history
 
-    def opened(self) -> Journal:
-        """The journal; from now on, no other process has the directory."""
-        if self._journal is None:
-            self._lock.acquire()
-            anew = self._options.get("resume") == "never"
-            again = self._directory in _left
-            if self._far is not None and not anew:
-                self._far.fetch(self._directory)
-            self._journal = Journal(
-                self._directory, anew=anew, again=again, far=self._far
+    def seed(self, drawn: int) -> int:
+        """The seed of the next oracle of a search: what it drew in the first attempt.
+
+        It is written with the next call: nothing depends on it before that.
+        """
+        self._drawn += 1
+        return self._saved.seeds.setdefault(str(self._drawn), drawn)
+
+    @cached_property
+    def _saved(self) -> Saved:
+        """What the file holds, made by this program and process."""
+        # A new directory for each launch.
+        launch = Path(os.environ.get(VARIABLE, "")).parent.name
+        now = Saved(os.path.basename(sys.argv[0]), launch, os.getpid())
+        read = self._far.get if self._far else partial(read_file, self.directory)
+        try:
+            before = from_json(Saved, parse(read(FITS, JSON_BYTES)))
+        except FileNotFoundError:
+            return now
+        except (OSError, SchemaError, StoreError) as error:
+            raise CheckpointReadError(
+                f"{FITS}, which records the order of the fits, cannot be read.",
+                received=f"{self.directory}: {error}",
+                hint="Restore it; or delete it, if the program has not changed.",
+            ) from None
+        other = launch == before.launch != "" and now.process != before.process
+        if other or now.program != before.program:
+            raise CheckpointMismatchError(
+                "This directory holds the fits of another program, or of another "
+                "process of the same command.",
+                received=f"{self.directory}: fits of {before.program} (process "
+                f"{before.process}); this is {now.program} (process {now.process})",
+                hint="Give each process that calls fit a directory of its own.",
             )
-        return self._journal
+        return replace(now, calls=before.calls, seeds=before.seeds)
 
-    def _where(self, directory: Path) -> dict[str, Any]:
-        """Options that say where the checkpoints of a call are."""
-        if self._far is None:
-            return {"checkpoint_dir": directory}
-        address = self._far.address / directory.name
-        return {"checkpoint_dir": str(address), "local_dir": directory}
+    def _write(self) -> None:
+        calls = self._made + self._saved.calls[len(self._made) :]
+        text = json.dumps(vars(replace(self._saved, calls=calls)))
+        make_directory(self.directory)
+        if self._far is not None:
+            self._far.put(FITS, text.encode())
+        replace_text(self.directory / FITS, text)
 
-    def is_of_parent(self) -> bool:
-        """Whether this process was forked from the one that enabled it."""
-        return os.getpid() != self._process
+    def _compare(self, now: Facts, number: int, directory: Path) -> None:
+        """Raise if a call is another one than before; warn if it may be.
+
+        An edited line or new initial weights make it no other, but those of another do.
+
+        Raises:
+            CheckpointMismatchError: It is another one.
+        """
+        before = self._saved.calls[number - 1]
+        differ = [fact for fact in now if now[fact] != before[fact]]
+        found = []
+        for fact in differ:
+            if fact not in ("lines", "weights"):
+                found.append(f"{fact}: {now[fact]} now, {before[fact]} before")
+                continue
+            same = os.path.commonprefix([now[fact], before[fact]])  # noqa: RUF071
+            mine = now[fact][: len(same) + 1]
+            others = [each[fact][: len(mine)] for each in self._saved.calls]
+            if mine and mine in others:
+                other = 1 + others.index(mine)
+                found.append(f"{fact}: those of call {other}, {mine[-1]}")
+        if self.directory in ended and ("weights" in differ or not now["weights"]):
+            found.append("weights: not those of the earlier block in this process")
+        if found:
+            raise CheckpointMismatchError(
+                f"Call {number} of fit is not what it was before: the calls come "
+                "in a different order, or the program changed.",
+                received="\n  " + "\n  ".join(found),
+                hint="Call fit in the same order each time; calls that had finished "
+                "return at once. If the program skips work that it has done, turn that "
+                "off (KerasTuner: make the tuner inside `enabled`). For other fits, "
+                "use another directory.",
+            )
+        newest = next(reversed(Store(directory).checkpoints()), None)
+        known = now["weights"] and before["weights"]
+        if "weights" in differ and known and newest is not None and newest.finished:
+            say_once(
+                f"Call {number} of fit finished earlier, but began with different "
+                "weights then. If weights are drawn without a seed, all is well: its "
+                "saved results are used. If the program skipped a call, or makes "
+                "different fits now, use another directory.",
+                of=self,
+            )
 
     def _require_one_thread(self) -> None:
         """Raise where the order of the calls is up to chance."""
-        thread = threading.get_ident()
-        if self._thread == -1:
-            self._thread = thread
-        forked = self.is_of_parent()
-        if not forked and thread == self._thread:
-            return
-        where = "a forked process" if forked else "another thread"
-        raise NotSupportedError(
-            f"model.fit was called in {where}. The order of calls is unpredictable "
-            "there, so no call could find its own checkpoints.",
-            received=f"enabled({os.fspath(self._directory)!r})",
-            hint="Call fit in the thread and process that called it first, use "
-            "resilient.fit with a checkpoint_dir for each, or leave these calls out "
-            "with `with resilient.disabled():`.",
-        )
+        thread, forked = threading.get_ident(), os.getpid() != self._process
+        self._thread = self._thread or thread
+        if forked or thread != self._thread:
+            raise NotSupportedError(
+                "model.fit was called in another thread, or in a forked process, where "
+                "the order of calls is unpredictable.",
+                received=f"enabled({str(self.directory)!r})",
+                hint="Call fit where it was called first, use resilient.fit there, or "
+                "leave these calls out with `with resilient.disabled():`.",
+            )

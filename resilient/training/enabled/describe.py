@@ -1,15 +1,12 @@
 """What tells one call of ``fit`` from another: its model, its line, its weights.
 
-Needs Keras; ``journal`` compares the descriptions without it.
+Needs Keras; ``calls`` compares the facts without it.
 """
 
 import json
-import linecache
 import re
-import sys
+import traceback
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import keras
 import xxhash
@@ -17,69 +14,47 @@ import xxhash
 from resilient.state.build import is_built
 from resilient.state.fingerprint import learning_rates
 from resilient.state.settings import Settings
-from resilient.training.enabled.fits_file import LONGEST_LINE, MOST_LINES, Call
+from resilient.training.enabled.calls import Facts
 
 _LONGEST = 40  # characters of a name
-_LIBRARIES = ("site-packages", "dist-packages")
+_MOST = 20  # lines
+_OURS = Path(__file__).parents[2]
+_LIBRARIES = {"site-packages", "dist-packages"}
 
 
-def directory_name(number: int, model: keras.Model) -> str:
-    """Of the call with this number: ``003-classifier``."""
-    return f"{number:03d}-{_name(model)}"
-
-
-def called(model: keras.Model, after: int | None, *, alone: bool) -> Call:
+def described(model: keras.Model, trained: int | None, *, alone: bool) -> Facts:
     """Describe a call of ``fit`` that is on the stack.
 
     Args:
         model: Which it trains.
-        after: Number of the call that trained this model last.
+        trained: Number of the call that trained this model last.
         alone: Whether no other process trains with this one.
+
+    Returns:
+        The name of the model; a checksum of the settings of its layers and its
+        optimizer; which call trained it last; a checksum of the weights that it begins
+        with, if it is known; the lines of the program that call it, innermost first.
     """
-    return Call(
-        model=_name(model),
-        settings=_hash([json.dumps(_settings(model)).encode()]),
-        after=after,
-        weights=_weights(model) if alone and is_built(model) else None,
-        lines=_lines(),
-    )
-
-
-def _name(model: keras.Model) -> str:
-    """Its name, without the number that Keras appends: other models shift that."""
-    plain = re.sub(r"_\d+$", "", model.name)
-    return re.sub(r"\W+", "-", plain, flags=re.ASCII).strip("-")[:_LONGEST] or "model"
-
-
-def _settings(model: keras.Model) -> list[Any]:
-    """What a sweep may vary between calls, such as layers and learning rates."""
+    # Without the number that Keras appends: other models shift that.
+    name = re.sub(r"\W+", "-", re.sub(r"_\d+$", "", model.name), flags=re.ASCII)
     optimizer = getattr(model, "optimizer", None)  # not compiled: Keras says so
-    rates = {name: rate for name, (_, rate) in learning_rates(optimizer).items()}
-    return [type(model).__name__, Settings(model, whole=True).facts, rates]
-
-
-def _weights(model: keras.Model) -> str:
-    arrays = map(keras.ops.convert_to_numpy, model.weights)
-    return _hash(array.tobytes() for array in arrays)
-
-
-def _hash(parts: Any) -> str:
-    digest = xxhash.xxh3_128()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def _lines() -> list[str]:
-    """Lines of the program that are about to call ``fit``, the innermost first."""
-    found: list[str] = []
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and len(found) < MOST_LINES:
-        path = Path(frame.f_code.co_filename)
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        ours = package in ("resilient", "keras")
-        if not ours and not set(path.parts).intersection(_LIBRARIES):
-            text = linecache.getline(str(path), frame.f_lineno).strip()
-            found.append(f"{path.name}: {text}"[:LONGEST_LINE])
-        frame = frame.f_back
-    return found
+    rates = {key: rate for key, (_, rate) in learning_rates(optimizer).items()}
+    # What a sweep may vary between calls.
+    settings = [type(model).__name__, Settings(model, whole=True).facts, rates]
+    weights = xxhash.xxh3_128()
+    for each in model.weights if alone else []:
+        weights.update(keras.ops.convert_to_numpy(each).tobytes())
+    lines = []
+    for frame in reversed(traceback.extract_stack()):
+        path = Path(frame.filename)
+        if not (path.is_relative_to(_OURS) or _LIBRARIES.intersection(path.parts)):
+            lines.append(f"{path.name}: {frame.line}")
+    return {
+        "model": name.strip("-")[:_LONGEST] or "model",
+        "settings of its model or optimizer": xxhash.xxh3_128_hexdigest(
+            json.dumps(settings).encode()
+        ),
+        "trained before by": f"call {trained}" if trained else "no call",
+        "weights": [weights.hexdigest()] if alone and is_built(model) else [],
+        "lines": lines[:_MOST],
+    }

@@ -3,126 +3,92 @@
 A tuner that finds its project reloads it and goes on with other trials: their fits
 would come in another order, and begin with other random numbers. So a search that began
 under ``enabled`` begins again, with the seed that it had drawn, and the fits of its
-earlier trials return at once. ``projects`` has its files.
+earlier trials return at once. A file in its project says which program began it.
 
 Only public names are wrapped. Where KerasTuner lacks one of them, it reloads, and
-``journal`` refuses the other order.
+``calls`` refuses the other order.
 """
 
 import contextlib
 import inspect
 import os
-import threading
-from collections.abc import Callable, Iterator
+import random
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from resilient.errors import DivergedError, Text
-from resilient.training.enabled.projects import Project
+import wrapt
+
+from resilient.errors import CheckpointMismatchError, DivergedError, ResilientError
+from resilient.storage.files import replace_text
+from resilient.training.enabled import calls
 from resilient.user_line import ending_at_user_line
 
-if TYPE_CHECKING:
-    from resilient.training.enabled.journal import Journal
-
-_NEEDED = {"directory", "project_name", "overwrite"}
-# Where several processes search together, each gets its trials from another one.
-_SEVERAL = ("KERASTUNER_ORACLE_IP", "KERASTUNER_TUNER_ID", "TF_CONFIG", "WORLD_SIZE")
-
-_wrapped: Any = None  # the class
-_searching = threading.local()  # has ``depth`` in a thread that searches
+MARK = "resilient.txt"
+_TUNER = "tuner0.json"  # where it is, KerasTuner reloads
 
 
-class _EndsSearch(BaseException):
-    """Carries an error of ours through a search, which takes others for failed trials.
+@wrapt.when_imported("keras_tuner.engine.oracle")
+def wrap_oracles(module: Any) -> None:
+    """Let each oracle that is given no seed draw the one that it drew before."""
 
-    Attributes:
-        error: What is raised where the search was called.
-    """
+    def made(plain: Any, _: Any, args: Any, kwargs: Any) -> None:
+        given = inspect.signature(plain).bind(*args, **kwargs)
+        if not given.arguments.get("seed") and (block := calls.current()):
+            # As KerasTuner would.
+            given.arguments["seed"] = block.seed(random.randint(1, 10_000))
+        plain(*given.args, **given.kwargs)
 
-    def __init__(self, error: Exception) -> None:
-        self.error = error
+    wrapt.wrap_function_wrapper(module, "Oracle.__init__", made)
 
 
-def wrap(keras_tuner: Any, opened: "Callable[[], Journal | None]") -> None:
-    """Wrap tuners and oracles, for the life of the process.
-
-    Args:
-        keras_tuner: The module; if it is still being imported, nothing is done.
-        opened: Gives the journal of what is enabled; None if nothing is.
-    """
-    import wrapt
-
-    global _wrapped
-    base: Any = getattr(getattr(keras_tuner, "engine", None), "base_tuner", None)
-    oracle: Any = getattr(keras_tuner, "Oracle", None)
-    tuner: Any = getattr(base, "BaseTuner", None)
-    if tuner is _wrapped or not hasattr(tuner, "search"):
-        return
-    _wrapped = tuner
+@wrapt.when_imported("keras_tuner.engine.base_tuner")
+def wrap_tuners(module: Any) -> None:
+    """Let each tuner whose search began before begin it again."""
 
     @ending_at_user_line
-    def made_oracle(plain: Any, self: Any, args: Any, kwargs: Any) -> None:
-        plain(*args, **kwargs)
-        given = inspect.signature(plain).bind(*args, **kwargs).arguments.get("seed")
-        drawn = vars(self).get("seed")
-        if given or type(drawn) is not int or vars(self).get("_seed_state") != drawn:
-            return
-        if (journal := _alone(opened)) is not None:
-            number, before = journal.seeds.next()
-            journal.seeds.put(number, before or drawn)
-            self.seed = self._seed_state = before or drawn
-
-    @ending_at_user_line
-    def made_tuner(plain: Any, self: Any, args: Any, kwargs: Any) -> None:
+    def made(plain: Any, _: Any, args: Any, kwargs: Any) -> None:
         bound = inspect.signature(plain).bind(*args, **kwargs)
-        given = bound.arguments.get
-        where = str(given("directory") or ".")
-        path = Path(where, given("project_name") or "untitled_project")
-        journal = None if "://" in where else _alone(opened)
-        if journal is None:
+        given, block = bound.arguments, calls.current()
+        where = given.get("directory") or "."
+        if block is None or "://" in str(where):
             plain(*args, **kwargs)
             return
-        with Project(path, journal).entered(overwrite=given("overwrite")) as overwrite:
-            bound.arguments["overwrite"] = overwrite
-            plain(*bound.args, **bound.kwargs)
+        project = Path(where, given.get("project_name") or "untitled_project").resolve()
+        begun, overwrite = project in block.projects, bool(given.get("overwrite"))
+        mark, ours = project / MARK, os.path.relpath(block.directory, project)
+        if not begun and mark.exists() and mark.read_text() == ours:
+            given["overwrite"] = False
+            (project / _TUNER).unlink(missing_ok=True)
+        elif begun == overwrite and (project / _TUNER).exists():
+            raise CheckpointMismatchError(
+                "Another KerasTuner search began in this project, so this one could "
+                "not begin there again.",
+                received=project,
+                hint="Give each search a project_name of its own, or delete the "
+                "project.",
+            )
+        plain(*bound.args, **bound.kwargs)
+        block.projects.add(project)
+        project.mkdir(parents=True, exist_ok=True)
+        replace_text(mark, ours)
 
-    @ending_at_user_line
-    def search(plain: Any, self: Any, args: Any, kwargs: Any) -> Any:
-        depth = getattr(_searching, "depth", 0)
-        _searching.depth = depth + 1
-        try:
-            return plain(*args, **kwargs)
-        except _EndsSearch as ended:
-            raise ended.error from ended.error.__cause__
-        finally:
-            _searching.depth = depth
-
-    wrapt.wrap_function_wrapper(tuner, "search", search)
-    if oracle is not None and inspect.signature(tuner).parameters.keys() >= _NEEDED:
-        wrapt.wrap_function_wrapper(oracle, "__init__", made_oracle)
-        wrapt.wrap_function_wrapper(tuner, "__init__", made_tuner)
+    wrapt.wrap_function_wrapper(module, "BaseTuner.__init__", made)
 
 
 @contextlib.contextmanager
 def ending_search() -> Iterator[None]:
-    """Around a fit: errors of ours end the search that it belongs to, if there is one.
+    """Around a fit: our errors are fatal for the search that it belongs to, if any.
 
     A trial that diverged has failed, and the search goes on.
     """
     try:
         yield
-    except Exception as error:
-        ours = bool(error.args) and isinstance(error.args[0], Text)
-        searching = getattr(_searching, "depth", 0)
-        if not searching or not ours or isinstance(error, DivergedError):
-            raise
-        raise _EndsSearch(error) from error
-
-
-def _alone(opened: "Callable[[], Journal | None]") -> "Journal | None":
-    """The journal, unless other processes take part in the search."""
-    import keras
-
-    if any(os.environ.get(name, "1") != "1" for name in _SEVERAL):
-        return None
-    return None if keras.distribution.distribution() is not None else opened()
+    except ResilientError as error:
+        kind = type(error)
+        fatal = getattr(sys.modules.get("keras_tuner.errors"), "FatalError", kind)
+        if not isinstance(error, (DivergedError, fatal)):
+            of = {"__module__": kind.__module__}
+            error.__class__ = type(kind.__name__, (kind, fatal), of)
+        raise

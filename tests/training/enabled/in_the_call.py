@@ -3,11 +3,10 @@
     in_the_call.py FORM OUT KILL [DIRECTORY]
 
 Without a DIRECTORY it trains without ``BackupAndRestore``. It writes the weights, the
-losses and how many batches it trained to OUT, and checks that Keras is then as it was.
+losses and how many batches it trained to OUT.
 """
 
 import functools
-import gc
 import os
 import signal
 import sys
@@ -93,14 +92,8 @@ def twice(net, x, y):
     return net.fit(x + 1, y, callbacks=callbacks, **HOW)
 
 
-def called():
-    """What Keras calls in ``fit``."""
-    return [keras.Model.fit, *(c.cell_contents for c in keras.Model.fit.__closure__)]
-
-
 def main():
     wait_for_the_first_save()
-    before = called()
     keras.utils.set_random_seed(3)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(24, 3)).astype("float32")
@@ -111,8 +104,6 @@ def main():
     )
     net.compile("adam", "mse")
     history = globals()[FORM](net, x, y)
-    gc.collect()
-    assert called() == before
     weights = {f"weight {i}": np.array(w) for i, w in enumerate(net.get_weights())}
     np.savez(Path(OUT), loss=history.history["loss"], batches=batches, **weights)
 

@@ -2,8 +2,6 @@
 
 import copy
 import doctest
-import gc
-import inspect
 import pickle
 import signal
 from pathlib import Path
@@ -15,7 +13,7 @@ from support import fitting
 from support.gang import run_alone
 
 import resilient
-from resilient import NotExactWarning, NotSupportedError
+from resilient import NotExactWarning
 
 PROGRAM = Path(__file__).with_name("in_the_call.py")
 
@@ -69,7 +67,6 @@ LONG = [pytest.mark.long]
 def test_a_fit_is_exact_in_whatever_form_its_callback_is_made(
     tmp_path, plain, form, kill
 ):
-    """And then Keras is as it was."""
     expected = plain(form if form == "twice" else "in_the_call")
     backup = tmp_path / "backup"
     attempt(form, tmp_path / "out.npz", kill, backup, status=-signal.SIGKILL)
@@ -78,32 +75,6 @@ def test_a_fit_is_exact_in_whatever_form_its_callback_is_made(
     assert out["batches"] < expected["batches"]
     for name in set(expected.files) - {"batches"}:
         np.testing.assert_array_equal(out[name], expected[name])
-
-
-@pytest.fixture
-def nothing_left():
-    """What other tests left is no longer in control; they have it frozen."""
-    gc.unfreeze()
-    gc.collect()
-
-
-def called():
-    """What Keras calls in ``fit``."""
-    return [keras.Model.fit, *(c.cell_contents for c in keras.Model.fit.__closure__)]
-
-
-@pytest.mark.usefixtures("nothing_left")
-def test_one_that_is_never_used_leaves_nothing(tmp_path):
-    before = called()
-    first = resilient.BackupAndRestore(tmp_path / "first")
-    second = resilient.BackupAndRestore(tmp_path / "second")
-    within = called()
-    del first
-    assert keras.Model.fit is before[0]
-    assert called() == within != before
-    del second
-    assert called() == before
-    assert not list(tmp_path.iterdir())
 
 
 def copied(callback):
@@ -117,27 +88,6 @@ def test_a_copy_is_in_control_when_the_original_is_gone(tmp_path, how):
     backup = how(resilient.BackupAndRestore(tmp_path, delete_checkpoint=False))
     fitting.model().fit(**fitting.arguments(epochs=1, callbacks=[backup]))
     assert fitting.steps(tmp_path) == [fitting.STEPS]
-
-
-@pytest.mark.spread
-@pytest.mark.usefixtures("nothing_left", "seeded")
-def test_a_keras_whose_fit_is_not_decorated(tmp_path, monkeypatch):
-    cls = next(cls for cls in keras.Model.__mro__ if "fit" in vars(cls))
-    plain = inspect.unwrap(cls.fit)
-    monkeypatch.setattr(cls, "fit", plain)
-    given = fitting.arguments(epochs=1)
-    with pytest.raises(NotSupportedError, match="Make the callback before the call"):
-        fitting.model().fit(
-            **given, callbacks=[resilient.BackupAndRestore(tmp_path / "late")]
-        )
-    gc.collect()
-    assert cls.fit is plain
-    backup = resilient.BackupAndRestore(tmp_path / "backup", delete_checkpoint=False)
-    fitting.model().fit(**given, callbacks=[backup])
-    del backup
-    gc.collect()
-    assert cls.fit is plain
-    assert [path.name for path in tmp_path.iterdir()] == ["backup"]
 
 
 def test_the_example_of_keras_word_for_word(tmp_path):

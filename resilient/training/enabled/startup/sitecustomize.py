@@ -4,24 +4,20 @@ Nothing of ours is loaded before the program imports Keras. A ``sitecustomize`` 
 this one hides is run as well.
 """
 
-import importlib
+import contextlib
+import os
 import sys
-from pathlib import Path
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 
-_HERE = str(Path(__file__).parent)
-sys.path[:] = [path for path in sys.path if path != _HERE]
-ours = sys.modules.pop("sitecustomize", None)
-try:
-    importlib.import_module("sitecustomize")
-except ImportError:
-    if ours is not None:
-        sys.modules["sitecustomize"] = ours
+sys.path.remove(os.path.dirname(__file__))
+hidden = PathFinder.find_spec("sitecustomize")
+if hidden is not None and hidden.loader is not None:
+    hidden.loader.exec_module(module_from_spec(hidden))
 
-try:
+# This may be another Python than the one that keras-resilient is installed in.
+with contextlib.suppress(ImportError):
     import wrapt
-except ImportError:  # another Python than the one that keras-resilient is installed in
-    pass
-else:
 
     @wrapt.when_imported("keras")
     def enable(keras: object) -> None:
@@ -29,10 +25,3 @@ else:
         from resilient.training.enabled.api import enable_from_environment
 
         enable_from_environment()
-
-    @wrapt.when_imported("keras_tuner")
-    def wrap_searches(keras_tuner: object) -> None:
-        """It is complete only now: it imports Keras while it is imported."""
-        from resilient.training.enabled.intercept import wrap_searches
-
-        wrap_searches(keras_tuner)
