@@ -31,6 +31,7 @@ from resilient.storage.stores import store_of
 from resilient.telemetry.heartbeat import VARIABLE
 from resilient.training.fit.api import ResilientFit
 from resilient.training.options import Location, require_one_of
+from resilient.training.under_way import is_inside_a_run
 
 FITS = "fits.json"
 Facts = dict[str, Any]  # see ``describe``
@@ -42,8 +43,8 @@ ended: set[Path] = set()
 
 
 def current() -> "Calls | None":
-    """The innermost block, if it makes calls resumable."""
-    return entered[-1] if entered else None
+    """The innermost block, if it makes calls resumable; a run around them does."""
+    return entered[-1] if entered and not is_inside_a_run() else None
 
 
 @dataclass

@@ -68,12 +68,10 @@ def _resumable(args: Any, kwargs: Any) -> Callable[..., Any] | None:
     """What makes a call of ``fit`` with these arguments; None: Keras does."""
     from resilient.training.enabled.callback import BackupAndRestore
 
-    if is_inside_a_run():
-        return None
     given = kwargs.get("callbacks", (*args, *[None] * 6)[5])
     given = getattr(given, "callbacks", given)  # of a CallbackList
     for callback in given if isinstance(given, (list, tuple)) else [given]:
-        if isinstance(callback, BackupAndRestore):
+        if isinstance(callback, BackupAndRestore) and not is_inside_a_run():
             return callback.run
     block = calls.current()
     return None if block is None else block.fit
