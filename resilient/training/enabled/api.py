@@ -55,7 +55,7 @@ def enabled(directory: Location, **options: Any) -> Iterator[None]:
     """
     with ending_at_user_line:
         calls = Calls(directory, options)
-    with intercept.entered(calls):
+    with contextlib.closing(calls), intercept.entered(calls):
         yield
     ended.add(calls.directory)
 

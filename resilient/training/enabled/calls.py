@@ -7,11 +7,10 @@ That of a program whose fits are in an object store is read there.
 
 import json
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,12 @@ from resilient.errors import (
 )
 from resilient.serialization.schema import SchemaError, from_json, parse
 from resilient.storage.files import JSON_BYTES, read_file, replace_text, say_once
-from resilient.storage.layout import make_directory
+from resilient.storage.lock import DirectoryLock
+from resilient.storage.refusals import unreachable
 from resilient.storage.remote.objects import StoreError
 from resilient.storage.remote.tiered import TieredStore
 from resilient.storage.store import Store
 from resilient.storage.stores import store_of
-from resilient.telemetry.heartbeat import VARIABLE
 from resilient.training.fit.api import ResilientFit
 from resilient.training.options import Location, require_one_of
 from resilient.training.under_way import is_inside_a_run
@@ -52,17 +51,11 @@ class Saved:
     """What the file holds.
 
     Attributes:
-        program: File name of the program.
-        launch: Which launch by ``resilient run`` was the last; empty without it.
-        process: Which process made calls last.
         calls: What each call was.
         seeds: What each oracle of a KerasTuner search drew that was given none, by
             number.
     """
 
-    program: str
-    launch: str
-    process: int
     calls: list[Facts] = field(default_factory=list)
     seeds: dict[str, int] = field(default_factory=dict)
 
@@ -88,8 +81,13 @@ class Calls:
         self._options, self._drawn = options, 0
         self._made: list[Facts] = []
         self._process, self._thread = os.getpid(), 0
+        self._lock = DirectoryLock(self.directory)
         # Which call trained a model last.
         self._trained: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def close(self) -> None:
+        """Give the directory back."""
+        self._lock.release()
 
     def fit(self, model: Any, train: Callable[..., Any]) -> Any:
         """Make a call of a model's ``fit``.
@@ -132,36 +130,25 @@ class Calls:
 
     @cached_property
     def _saved(self) -> Saved:
-        """What the file holds, made by this program and process."""
-        # A new directory for each launch.
-        launch = Path(os.environ.get(VARIABLE, "")).parent.name
-        now = Saved(os.path.basename(sys.argv[0]), launch, os.getpid())
+        """What the file holds; from now on, no other process has the directory."""
+        self._lock.acquire()
         read = self._far.get if self._far else partial(read_file, self.directory)
         try:
-            before = from_json(Saved, parse(read(FITS, JSON_BYTES)))
+            return from_json(Saved, parse(read(FITS, JSON_BYTES)))
         except FileNotFoundError:
-            return now
-        except (OSError, SchemaError, StoreError) as error:
+            return Saved()
+        except StoreError as error:
+            raise unreachable(FITS, error) from None
+        except (OSError, SchemaError) as error:
             raise CheckpointReadError(
                 f"{FITS}, which records the order of the fits, cannot be read.",
                 received=f"{self.directory}: {error}",
                 hint="Restore it; or delete it, if the program has not changed.",
             ) from None
-        other = launch == before.launch != "" and now.process != before.process
-        if other or now.program != before.program:
-            raise CheckpointMismatchError(
-                "This directory holds the fits of another program, or of another "
-                "process of the same command.",
-                received=f"{self.directory}: fits of {before.program} (process "
-                f"{before.process}); this is {now.program} (process {now.process})",
-                hint="Give each process that calls fit a directory of its own.",
-            )
-        return replace(now, calls=before.calls, seeds=before.seeds)
 
     def _write(self) -> None:
         calls = self._made + self._saved.calls[len(self._made) :]
-        text = json.dumps(vars(replace(self._saved, calls=calls)))
-        make_directory(self.directory)
+        text = json.dumps({"calls": calls, "seeds": self._saved.seeds})
         if self._far is not None:
             self._far.put(FITS, text.encode())
         replace_text(self.directory / FITS, text)
@@ -175,12 +162,13 @@ class Calls:
             CheckpointMismatchError: It is another one.
         """
         before = self._saved.calls[number - 1]
-        differ = [fact for fact in now if now[fact] != before[fact]]
+        differ = {fact for fact in now if now[fact] != before.get(fact)}
         found = []
-        for fact in differ:
-            if fact not in ("lines", "weights"):
-                found.append(f"{fact}: {now[fact]} now, {before[fact]} before")
-                continue
+        if "process" in differ and "launch" not in differ and now["launch"]:
+            found.append("process: another one of the same command")
+        for fact in sorted(differ - {"launch", "process", "lines", "weights"}):
+            found.append(f"{fact}: {now[fact]} now, {before.get(fact)} before")
+        for fact in sorted(differ & {"lines", "weights"}):
             same = os.path.commonprefix([now[fact], before[fact]])  # noqa: RUF071
             mine = now[fact][: len(same) + 1]
             others = [each[fact][: len(mine)] for each in self._saved.calls]
@@ -196,8 +184,8 @@ class Calls:
                 received="\n  " + "\n  ".join(found),
                 hint="Call fit in the same order each time; calls that had finished "
                 "return at once. If the program skips work that it has done, turn that "
-                "off (KerasTuner: make the tuner inside `enabled`). For other fits, "
-                "use another directory.",
+                "off (KerasTuner: make the tuner inside `enabled`). Give other fits, "
+                "programs and processes that call fit a directory of their own.",
             )
         newest = next(reversed(Store(directory).checkpoints()), None)
         known = now["weights"] and before["weights"]

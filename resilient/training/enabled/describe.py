@@ -4,7 +4,9 @@ Needs Keras; ``calls`` compares the facts without it.
 """
 
 import json
+import os
 import re
+import sys
 import traceback
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import xxhash
 from resilient.state.build import is_built
 from resilient.state.fingerprint import learning_rates
 from resilient.state.settings import Settings
+from resilient.telemetry.heartbeat import VARIABLE
 from resilient.training.enabled.calls import Facts
 
 _LONGEST = 40  # characters of a name
@@ -31,7 +34,8 @@ def described(model: keras.Model, trained: int | None, *, alone: bool) -> Facts:
         alone: Whether no other process trains with this one.
 
     Returns:
-        The name of the model; a checksum of the settings of its layers and its
+        The program; which launch by ``resilient run`` it is, if any, and which process;
+        the name of the model; a checksum of the settings of its layers and its
         optimizer; which call trained it last; a checksum of the weights that it begins
         with, if it is known; the lines of the program that call it, innermost first.
     """
@@ -50,6 +54,10 @@ def described(model: keras.Model, trained: int | None, *, alone: bool) -> Facts:
         if not (path.is_relative_to(_OURS) or _LIBRARIES.intersection(path.parts)):
             lines.append(f"{path.name}: {frame.line}")
     return {
+        "program": os.path.basename(sys.argv[0]),
+        # A new directory for each launch.
+        "launch": Path(os.environ.get(VARIABLE, "")).parent.name,
+        "process": os.getpid(),
         "model": name.strip("-")[:_LONGEST] or "model",
         "settings of its model or optimizer": xxhash.xxh3_128_hexdigest(
             json.dumps(settings).encode()

@@ -327,8 +327,9 @@ def test_the_file_that_knows_the_order(tmp_path):
         fit(net)
     path = tmp_path / "fits.json"
     said = json.loads(path.read_text())
-    path.write_text(json.dumps(said | {"program": "other.py"}))
-    refused = pytest.raises(CheckpointMismatchError, match="another program")
+    other = said["calls"][0] | {"program": "other.py"}
+    path.write_text(json.dumps(said | {"calls": [other]}))
+    refused = pytest.raises(CheckpointMismatchError, match=r"now, other\.py before")
     with resilient.enabled(tmp_path), refused:
         fit(fitting.model())
     for text in ("", "[" * 10_000, json.dumps(said | {"calls": 3})):
@@ -347,9 +348,10 @@ def test_two_processes_of_one_command_are_an_error(tmp_path, monkeypatch):
         fit(fitting.model())
     path = tmp_path / "runs" / "fits.json"
     said = json.loads(path.read_text())
-    path.write_text(json.dumps(said | {"process": 1}))
+    said["calls"][0]["process"] = 1
+    path.write_text(json.dumps(said))
     refused = pytest.raises(
-        CheckpointMismatchError, match="another process of the same"
+        CheckpointMismatchError, match="process: another one of the same"
     )
     with resilient.enabled(tmp_path / "runs"), refused:
         fit(fitting.model())
