@@ -19,7 +19,7 @@ import keras
 import torch
 
 from resilient.data.arrays.sliced import SlicedArrays
-from resilient.distributed.strategies.torch_slices import require_divisible, rows
+from resilient.distributed.strategies.torch import require_divisible, rows
 from resilient.serialization import rng
 
 
