@@ -35,10 +35,10 @@ from resilient.preemption import clouds
 from resilient.preemption.options import Preemption
 from resilient.saving.variables_only import Checkpoints
 from resilient.storage.remote.options import Upload
-from resilient.training.divergence.options import Rollback
 from resilient.training.enabled.api import disabled, enabled
 from resilient.training.fit.api import ResilientFit, fit
 from resilient.training.loop.api import Run
+from resilient.training.options import Rollback
 from resilient.training.under_way import resumed_from
 
 if TYPE_CHECKING:

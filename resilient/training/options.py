@@ -2,13 +2,14 @@
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from resilient.data import DataOptions, OnDataChange
-from resilient.errors import message
+from resilient.errors import message, require_integer, require_number
 from resilient.policies import (
     KeepPolicy,
     SaveFreq,
@@ -23,11 +24,10 @@ from resilient.serialization.state_dict import Stateful
 from resilient.storage.remote.options import Upload
 from resilient.storage.stores import store_of
 from resilient.telemetry.heartbeat import VARIABLE
-from resilient.training.allowed import checked_allow
-from resilient.training.divergence.options import OnNaN
 from resilient.witness import OnInexact
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # it loads Keras
+    from resilient.state.comparison import Difference
     from resilient.training.trial import Trial
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,80 @@ OnEvent = Callable[[dict[str, Any]], None]
 TRIAL = "RESILIENT_TRIAL"  # set by `resilient prove`
 # Frozen: one for all runs.
 _PREEMPTION = Preemption()
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """Recover from divergence with PaLM's recipe (Chowdhery et al. 2022, section 5.1).
+
+    Training goes back to ``steps`` batches before the bad one, skips the next ``skip``
+    batches of the data, and continues. The last batch of an epoch is never skipped.
+
+    Attributes:
+        steps: How many batches to go back.
+        skip: How many batches to skip from there. It must exceed ``steps``, or the bad
+            batch would be trained again.
+        limit: How many rollbacks a run may have; at the next one, training stops.
+
+    Raises:
+        TypeError: One of them is not an integer.
+        ValueError: One is not positive, or ``skip`` not more than ``steps``.
+    """
+
+    steps: int = 100
+    skip: int = 300
+    limit: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "skip", "limit"):
+            checked = require_integer(getattr(self, name), f"Rollback({name}=...)")
+            object.__setattr__(self, name, checked)
+        if self.skip <= self.steps:
+            what = "Rollback(skip=...) must reach beyond the bad batch."
+            received = f"skip={self.skip}, steps={self.steps}"
+            raise ValueError(
+                message(
+                    what, received=received, hint="Make `skip` larger than `steps`."
+                )
+            )
+
+
+OnNaN = Literal["ignore", "stop", "rollback"] | Rollback
+
+
+def checked_on_nan(value: OnNaN) -> Literal["ignore", "stop"] | Rollback:
+    """``on_nan`` if it is valid; otherwise ValueError."""
+    if isinstance(value, Rollback):
+        return value
+    if isinstance(value, str) and value == "rollback":
+        return Rollback()
+    if isinstance(value, str) and value in ("ignore", "stop"):
+        return value
+    raise ValueError(
+        message(
+            '`on_nan` must be "ignore", "stop", "rollback" or a Rollback(...).',
+            received=repr(value),
+        )
+    )
+
+
+def checked_loss_spike(value: float | None, on_nan: OnNaN) -> float | None:
+    """``loss_spike`` if it is valid; otherwise TypeError or ValueError."""
+    if value is None:
+        return None
+    factor = require_number(value, "loss_spike")
+    if factor <= 1:
+        what = "`loss_spike` must be a factor above 1."
+        raise ValueError(
+            message(what, received=value, hint="Use a number such as 5, or None.")
+        )
+    if on_nan == "ignore":
+        what = '`loss_spike` has no effect while on_nan is "ignore".'
+        todo = 'Pass on_nan="stop" or on_nan="rollback", too.'
+        raise ValueError(
+            message(what, received=f"loss_spike={value}, on_nan='ignore'", hint=todo)
+        )
+    return factor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,4 +358,70 @@ def _only_best(keep: KeepPolicy) -> Best:
             received=f"keep={keep!r}" if not by else ", ".join(map(repr, by)),
             hint='Pass one, such as keep=best(1, monitor="val_loss") | latest(3).',
         )
+    )
+
+
+# Which value wins where each differs, and from where on.
+WINS = {
+    "backend": "all Keras variables are restored; arithmetic, and random numbers that "
+    "backends draw themselves, differ from here on",
+    "batch_size": "this script's is used from here on; an epoch continues after the "
+    "samples already trained",
+    "callbacks": "the state of those that match by class and order is restored, the "
+    "others start fresh",
+    "config": "this script's layers continue with the checkpoint's weights",
+    "data": "this script's is used from here on; within an epoch, after as many "
+    "samples as were already trained",
+    "learning_rate": "this script's is used from here on",
+    "metrics": "they start fresh",
+    "optimizer": "it starts fresh; the model keeps the checkpoint's weights",
+}
+NAMES = tuple(WINS)
+# A loop has no callbacks, and keeps its learning rate wherever it likes.
+OF_LOOPS = tuple(name for name in NAMES if name not in ("callbacks", "learning_rate"))
+
+
+def checked_allow(
+    allow: Collection[str], names: Sequence[str] = NAMES
+) -> frozenset[str]:
+    """The allowed differences, if all names are valid.
+
+    Raises:
+        TypeError: It is not a set of names.
+        ValueError: A name does not exist, or not here.
+    """
+    if isinstance(allow, str) or not isinstance(allow, Collection):
+        what = "`allow` must be a set of names."
+        hint = 'For example allow={"data"}.'
+        raise TypeError(message(what, received=repr(allow), hint=hint))
+    if unknown := [name for name in allow if name not in names]:
+        raise ValueError(_unknown(unknown[0], names))
+    return frozenset(allow)
+
+
+def _unknown(name: object, names: Sequence[str]) -> str:
+    if name in NAMES:
+        return message(
+            "This name in `allow` is for fit only; Run does not take it.",
+            received=repr(name),
+            hint=f"Use one of: {', '.join(names)}.",
+        )
+    near = get_close_matches(str(name), names, 1, 0.5)
+    hint = f'Did you mean "{near[0]}"? ' if near else ""
+    return message(
+        "`allow` has an unknown name.",
+        received=repr(name),
+        hint=f"{hint}Use one of: {', '.join(names)}.",
+    )
+
+
+def allowing(differences: Sequence["Difference"]) -> str:
+    """How to accept these differences, as a hint; empty if that is impossible."""
+    names = dict.fromkeys(each.of for each in differences)
+    if not names or not all(name in NAMES for name in names):
+        return ""
+    listed = ", ".join(f'"{name}"' for name in names)
+    return (
+        f" Or pass allow={{{listed}}} to continue with the change, though no longer "
+        "exactly."
     )

@@ -26,7 +26,7 @@ from resilient.serialization.schema import MalformedError
 from resilient.state import variables
 from resilient.state.comparison import SETTINGS, Difference
 from resilient.storage.checkpoint import Checkpoint
-from resilient.training.allowed import WINS, allowing
+from resilient.training.options import WINS, allowing
 
 R = TypeVar("R", bound=RunJson)
 

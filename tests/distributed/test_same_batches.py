@@ -15,7 +15,7 @@ from resilient.distributed.checks import (
 from resilient.errors import DataNotResumableError, ResilientError
 from resilient.progress import Progress
 from resilient.serialization.batches import checksum
-from resilient.training.consensus import BoundaryConsensus
+from resilient.training.boundaries import BoundaryConsensus
 
 pytestmark = pytest.mark.once
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from resilient.training.fit.signature import OfResilientFit
+from resilient.training.fit.api import OfResilientFit
 from resilient.training.options import LoopOptions
 from resilient.training.shown import described
 

@@ -42,8 +42,7 @@ TOPICS = {
     "arguments": Topic(
         "Arguments",
         "An argument of `fit`, `Run`, a policy or a decorator has a wrong value.",
-        "policies errors training/options training/fit/signature training/fit/api "
-        "training/divergence/options preemption/options training/allowed "
+        "policies errors training/options training/fit/api preemption/options "
         "storage/remote/options backends/__init__ backends/determinism",
     ),
     "data": Topic(
@@ -64,7 +63,7 @@ TOPICS = {
     "distributed": Topic(
         "Distributed training",
         "Several processes disagree, cannot connect, or changed in number.",
-        "distributed saving/parts saving/reshard training/consensus training/session",
+        "distributed saving/parts saving/reshard training/boundaries training/session",
     ),
     "many-fits": Topic(
         "Tuners and many fits",

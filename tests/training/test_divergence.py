@@ -18,8 +18,8 @@ from resilient import (
 from resilient.policies import KeepPolicy
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import Bad, Diverged, LossWatch
-from resilient.training.divergence.options import checked_loss_spike, checked_on_nan
 from resilient.training.divergence.rollback import Skip, Skipped
+from resilient.training.options import checked_loss_spike, checked_on_nan
 
 pytestmark = pytest.mark.once
 

@@ -39,7 +39,7 @@ from resilient.storage.files import (
 from resilient.storage.layout import ROLLBACKS
 from resilient.storage.store import Store
 from resilient.training.divergence.loss_watch import Bad
-from resilient.training.divergence.options import Rollback
+from resilient.training.options import Rollback
 
 
 @dataclass(frozen=True)

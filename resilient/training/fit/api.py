@@ -8,23 +8,28 @@ completely.
 Importing this module loads neither Keras nor a backend.
 """
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from resilient.convert.start import StartFrom
-from resilient.errors import ResilientError
+from resilient.errors import ResilientError, message
 from resilient.policies import KeepPolicy
 from resilient.saving.directory import OnDirectory
 from resilient.serialization.state_dict import StatefulObjects
 from resilient.storage.checkpoint import Checkpoint
-from resilient.training.divergence.options import (
+from resilient.training.options import (
+    FitOptions,
+    InDirectory,
+    Location,
     Rollback,
+    RunOptions,
     checked_loss_spike,
     checked_on_nan,
 )
-from resilient.training.fit import signature
-from resilient.training.options import FitOptions, Location, RunOptions
 from resilient.training.shown import method_shown_as, shown_as
 from resilient.user_line import ending_at_user_line
 
@@ -34,8 +39,85 @@ if TYPE_CHECKING:
     from resilient.training.session import Session
 
 
+@dataclass(frozen=True)
+class OfModel:
+    """The model to train."""
+
+    model: "keras.Model"
+
+
+@dataclass(frozen=True)
+class KerasArguments:
+    """What Keras's ``Model.fit`` takes."""
+
+    x: Any = None
+    y: Any = None
+    batch_size: int | None = None
+    epochs: int = 1
+    verbose: int | Literal["auto"] = "auto"
+    callbacks: "Sequence[Callback] | CallbackList | None" = None
+    validation_split: float = 0.0
+    validation_data: Any = None
+    shuffle: bool | Literal["batch"] = True
+    class_weight: Mapping[int, float] | None = None
+    sample_weight: Any = None
+    initial_epoch: int = 0
+    steps_per_epoch: int | None = None
+    validation_steps: int | None = None
+    validation_batch_size: int | None = None
+    validation_freq: int | Sequence[int] = 1
+
+
+@dataclass(frozen=True)
+class OfResilientFit(OfModel, FitOptions, InDirectory):
+    """What ``ResilientFit`` takes."""
+
+
+@dataclass(frozen=True)
+class OfFit(KerasArguments, OfResilientFit):
+    """What ``fit`` takes."""
+
+
+def require_known(
+    fit: Callable[..., Any], given: Mapping[str, Any], ours: Collection[str]
+) -> None:
+    """Raise TypeError for an unknown keyword argument.
+
+    Args:
+        fit: The model's ``fit``, perhaps overridden by the user: its signature counts.
+        given: The keyword arguments of the call.
+        ours: Names of the arguments that ``resilient.fit`` adds.
+    """
+    try:
+        parameters = inspect.signature(fit).parameters
+    except (TypeError, ValueError):  # no signature: the callee will refuse it
+        return
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
+        return
+    for name in given:
+        if name in parameters:
+            continue
+        hint = "Its arguments are those of model.fit and of resilient.fit."
+        if name in ours:  # an option of ``ResilientFit``
+            hint = f"Pass `{name}` where you make the ResilientFit."
+        elif close := get_close_matches(name, [*parameters, *ours], n=1):
+            hint = f"Did you mean `{close[0]}`?"
+        raise TypeError(message(f"fit() has no argument `{name}`.", hint=hint))
+
+
+def require_options(given: Iterable[str], ours: Collection[str]) -> None:
+    """Raise TypeError for an option that ``resilient.fit`` does not have."""
+    for name in given:
+        if name in ours:
+            continue
+        hint = "Options are those of resilient.fit."
+        if close := get_close_matches(name, ours, n=1):
+            hint = f"Did you mean `{close[0]}`?"
+        raise TypeError(message(f"There is no option `{name}`.", hint=hint))
+
+
 @ending_at_user_line
-@shown_as(signature.OfFit)
+@shown_as(OfFit)
 def fit(  # noqa: D417  # the line of dots stands for the others
     model: "keras.Model", *args: Any, checkpoint_dir: Location, **kwargs: Any
 ) -> "keras.callbacks.History":
@@ -66,7 +148,7 @@ def fit(  # noqa: D417  # the line of dots stands for the others
         RolledBack: ``on_nan="rollback"`` with data other than arrays: run the script
             again to continue. In scripts, a ``SystemExit`` with status 75.
     """
-    ours = {name: kwargs.pop(name) for name in signature.OPTIONS & kwargs.keys()}
+    ours = {name: kwargs.pop(name) for name in OPTIONS & kwargs.keys()}
     run = ResilientFit(model, checkpoint_dir=checkpoint_dir, **ours)
     return run.fit(*args, **kwargs)
 
@@ -84,12 +166,12 @@ class ResilientFit(OnDirectory):
     """
 
     @ending_at_user_line
-    @method_shown_as(signature.OfResilientFit)
+    @method_shown_as(OfResilientFit)
     def __init__(
         self, model: "keras.Model", *, checkpoint_dir: Location, **kwargs: Any
     ) -> None:
         self._model = model
-        signature.require_options(kwargs, signature.OPTIONS)
+        require_options(kwargs, OPTIONS)
         given = FitOptions(**kwargs)
         options = RunOptions(checkpoint_dir, given)
         self._start_from = StartFrom.checked(given.start_from, given.start_layers)
@@ -105,17 +187,17 @@ class ResilientFit(OnDirectory):
     @classmethod
     def check_options(cls, **options: Any) -> None:
         """Raise what the constructor raises for bad options, and for unknown ones."""
-        signature.require_options(options, signature.OPTIONS)
+        require_options(options, OPTIONS)
         cls(cast("keras.Model", None), **options)
 
     @ending_at_user_line
-    @method_shown_as(signature.KerasArguments)
+    @method_shown_as(KerasArguments)
     def fit(self, *args: Any, **kwargs: Any) -> "keras.callbacks.History":
         """Train, or resume the last attempt; takes the arguments of ``model.fit``."""
         from resilient.keras_internals import require_model
 
         require_model(self._model)
-        signature.require_known(self._model.fit, kwargs, signature.OPTIONS)
+        require_known(self._model.fit, kwargs, OPTIONS)
         return self.fit_by(self._model.fit, args, kwargs)
 
     def fit_by(
@@ -198,3 +280,11 @@ class ResilientFit(OnDirectory):
             found = load(self._options, step, replicas.count(self._model))
             restore_model(self._model, found)
         return found[0]
+
+
+if TYPE_CHECKING:
+    import keras
+    from keras.callbacks import Callback, CallbackList
+
+# Parameters of `fit` that are ours.
+OPTIONS = frozenset(each.name for each in (*fields(InDirectory), *fields(FitOptions)))

@@ -38,8 +38,8 @@ from resilient.storage.checkpoint import Checkpoint
 from resilient.training.boundaries import Boundaries
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import LossWatch
-from resilient.training.divergence.options import Rollback
 from resilient.training.fit.state import FitState
+from resilient.training.options import Rollback
 from resilient.training.resume import Resume
 from resilient.training.session import Session
 from resilient.training.under_way import check_finished

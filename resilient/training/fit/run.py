@@ -20,9 +20,9 @@ from resilient.state import variables, weights
 from resilient.training import announce
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import Bad, Diverged
-from resilient.training.divergence.options import Rollback
 from resilient.training.fit.attempt import FitAttempt, FitPlan, Origin
 from resilient.training.fit.hook import Hook
+from resilient.training.options import Rollback
 from resilient.training.session import load
 from resilient.training.under_way import note_finished
 

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from resilient.convert.start import checked_starts
 from resilient.errors import ResilientError, message, require_integer
-from resilient.training.allowed import OF_LOOPS, checked_allow
 from resilient.training.loop.context import RunContext, wrong_place_error
 from resilient.training.loop.history import LogHistory
-from resilient.training.options import Location, LoopOptions, RunOptions
+from resilient.training.options import (
+    OF_LOOPS,
+    Location,
+    LoopOptions,
+    RunOptions,
+    checked_allow,
+)
 from resilient.training.shown import shown_with
 from resilient.user_line import ending_at_user_line
 

@@ -16,7 +16,7 @@ from support.waited import each_save_waited_for
 import resilient
 from resilient import CheckpointMismatchError, NotExactWarning
 from resilient.cli.main import main
-from resilient.training.allowed import NAMES
+from resilient.training.options import NAMES
 
 pytestmark = [
     pytest.mark.spread,

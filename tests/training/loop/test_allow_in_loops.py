@@ -11,7 +11,7 @@ import pytest
 import resilient
 from resilient import CheckpointMismatchError, NotExactWarning
 from resilient.cli.main import main
-from resilient.training.allowed import OF_LOOPS
+from resilient.training.options import OF_LOOPS
 
 pytestmark = [
     pytest.mark.spread,
