@@ -15,8 +15,7 @@ from resilient.errors import NotSupportedError, ResilientError, message, printab
 from resilient.progress import Progress
 from resilient.saving.run_json import ImportRun
 from resilient.saving.snapshot import NOWHERE, Snapshot
-from resilient.saving.unchanged import Unchanged
-from resilient.saving.writer import commit
+from resilient.saving.writer import Unchanged, commit
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store

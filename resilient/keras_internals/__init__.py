@@ -10,7 +10,7 @@ Keras's own ``fit`` runs, whole. What we need from inside it:
   ``on_epoch_end`` and ``on_train_end`` without adding a callback (a callback with
   ``on_train_batch_end`` would turn off Keras's asynchronous dispatch);
 * the thread pool in which ``CallbackList`` calls callbacks, see ``names``;
-* the name by which its serialization reaches TensorFlow, see ``serialization``;
+* the name by which its serialization reaches TensorFlow, see ``names``;
 * local variables of ``fit`` (``LOCALS``), read once, when it builds the iterator;
 * its data adapters, each subclassed by ours;
 * attributes of model, iterator, callback list and adapters.

@@ -5,6 +5,7 @@ Importing this module imports Keras and its backend.
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType, ModuleType
@@ -21,6 +22,7 @@ try:
     from keras.src.backend.common import global_state
     from keras.src.backend.common.masking import get_keras_mask
     from keras.src.random import seed_generator
+    from keras.src.saving import serialization_lib
     from keras.src.trainers.data_adapters import (
         ArrayDataAdapter,
         GeneratorDataAdapter,
@@ -274,3 +276,34 @@ def wait_for_calls(callbacks: Any) -> None:
         Exception: Whatever a callback raised meanwhile.
     """
     callbacks._flush_futures()
+
+
+class _WhereImported:
+    """Stands for TensorFlow inside Keras's serialization."""
+
+    def __init__(self, tensorflow: Any) -> None:
+        self.tensorflow = tensorflow
+
+    @property
+    def available(self) -> bool:
+        return "tensorflow" in sys.modules and bool(self.tensorflow.available)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tensorflow, name)
+
+
+def without_importing_tensorflow() -> None:
+    """Keep configs from importing TensorFlow while another backend trains.
+
+    Keras checks whether each object in a config is TensorFlow's, and imports TensorFlow
+    to do so, which costs seconds, hundreds of megabytes and a GPU's memory. But a
+    library that was never imported has created no objects. So until
+    ``as_before``, TensorFlow is available there only if it is already imported;
+    results are the same, in every thread.
+    """
+    serialization_lib.tf = _WhereImported(serialization_lib.tf)
+
+
+def as_before() -> None:
+    """Make configs as Keras does."""
+    serialization_lib.tf = serialization_lib.tf.tensorflow

@@ -19,8 +19,12 @@ from typing import NoReturn
 from resilient.errors import TrainingStopped
 from resilient.preemption.clouds import Probe
 from resilient.preemption.options import Preemption
-from resilient.preemption.requests import STOP_FILE, Requests
-from resilient.preemption.signals import listening, wake_main_thread
+from resilient.preemption.requests import (
+    STOP_FILE,
+    Requests,
+    listening,
+    wake_main_thread,
+)
 from resilient.progress import Progress
 from resilient.storage.layout import HEARTBEAT, SAVE, STOP
 from resilient.telemetry.heartbeat import VARIABLE, Heartbeat, Phase

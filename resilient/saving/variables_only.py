@@ -20,8 +20,7 @@ from resilient.progress import Progress
 from resilient.saving import choose, record
 from resilient.saving.run_json import VariablesRun
 from resilient.saving.snapshot import NOWHERE, Snapshot
-from resilient.saving.unchanged import Unchanged
-from resilient.saving.writer import commit
+from resilient.saving.writer import Unchanged, commit
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.stores import store_of, wait_for_uploads

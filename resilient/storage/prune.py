@@ -3,7 +3,7 @@
 It runs after every save, so it must be quick even if a run keeps thousands: a manifest
 is read at most once, and again only if its file was replaced.
 
-Two checkpoints may share files that did not change (``saving/unchanged``), but none
+Two checkpoints may share files that did not change (``saving/writer``), but none
 side by side: its damage would take both. They are never neighbours when they are saved;
 where deleting what is between them would make them so, the files are copied.
 """

@@ -3,6 +3,10 @@
 Events are for people and for tools that observe a run: training neither depends on them
 nor stops because of them. A file that cannot be written is reported once in the log. An
 error in the caller's ``on_event`` is raised.
+
+A file may have millions of lines. It is read from either end, block by block, and a
+block without any of the wanted texts is passed over whole. Of a line that is too long
+to be ours, only the beginning is held.
 """
 
 import errno
@@ -14,10 +18,10 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from resilient.errors import printable
 from resilient.serialization import JSON
@@ -25,7 +29,6 @@ from resilient.serialization.redaction import redacted
 from resilient.serialization.schema import SchemaError, from_json, parse, strict
 from resilient.storage.files import EVENTS_BYTES, open_file
 from resilient.storage.layout import events_name
-from resilient.telemetry import lines
 from resilient.telemetry.event import Event
 
 logger = logging.getLogger(__name__)
@@ -33,6 +36,9 @@ logger = logging.getLogger(__name__)
 _BEGIN = b'{"time": '  # starts every line that we write
 
 _told: set[Path] = set()  # files already reported as damaged
+
+# Far above real use: anything longer is not ours.
+LONGEST = 1 << 20
 
 
 class Events:
@@ -159,9 +165,9 @@ def _read(
                 raise OSError(
                     errno.EFBIG, f"larger than {EVENTS_BYTES:,} bytes", path.name
                 )
-            found: Iterator[tuple[int | None, bytes]] = lines.forwards(file, texts)
+            found: Iterator[tuple[int | None, bytes]] = forwards(file, texts)
             if newest_first:
-                found = ((None, line) for line in lines.backwards(file, texts))
+                found = ((None, line) for line in backwards(file, texts))
             for number, line in found:
                 try:
                     event = _event(line)
@@ -184,8 +190,8 @@ def _read(
 
 
 def _event(line: bytes) -> tuple[JSON, Event]:
-    if len(line) > lines.LONGEST:
-        raise SchemaError(f"longer than {lines.LONGEST:,} bytes")
+    if len(line) > LONGEST:
+        raise SchemaError(f"longer than {LONGEST:,} bytes")
     found = parse(line)
     return found, from_json(Event, found)
 
@@ -226,3 +232,52 @@ def attempts_so_far(
         elif event["event"] == "started over":
             attempts = attempts[-1:]  # earlier ones belong to an abandoned run
     return attempts
+
+
+def forwards(
+    file: IO[bytes], having: Sequence[bytes] = ()
+) -> Iterator[tuple[int, bytes]]:
+    """Lines by number, from 1; an overlong one is cut, but stays overlong.
+
+    Args:
+        file: Open for reading, at its beginning.
+        having: Texts, one of which a line must contain; none: every line.
+    """
+    before = 0  # lines
+    while block := file.read(LONGEST):
+        block += file.readline(LONGEST + 1)
+        rest = block
+        while rest and not rest.endswith(b"\n"):  # the end of the file, or overlong
+            rest = file.readline(LONGEST + 1)
+        if _has(block, having):
+            for number, line in enumerate(_split(block), before + 1):
+                if _has(line, having):
+                    yield number, line
+        before += block.count(b"\n") + (not block.endswith(b"\n"))
+
+
+def backwards(file: IO[bytes], having: Sequence[bytes]) -> Iterator[bytes]:
+    """The same from the last line to the first, without numbers."""
+    end, begun = file.seek(0, os.SEEK_END), b""  # begun: of a line, found so far
+    while end:
+        end -= (size := min(LONGEST, end))
+        file.seek(end)
+        block = file.read(size)
+        first = block.find(b"\n") + 1 if end else 0
+        if end and not first:
+            begun = (block + begun)[: LONGEST + 1]
+            continue
+        whole = block[first:] + begun
+        if _has(whole, having):
+            yield from (line for line in reversed(_split(whole)) if _has(line, having))
+        begun = block[:first]
+
+
+def _split(block: bytes) -> list[bytes]:
+    *lines, last = block.split(b"\n")
+    lines = [line + b"\n" for line in lines] + ([last] if last else [])
+    return [line[: LONGEST + 1] for line in lines]
+
+
+def _has(block: bytes, texts: Sequence[bytes]) -> bool:
+    return not texts or any(text in block for text in texts)

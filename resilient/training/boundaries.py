@@ -2,6 +2,10 @@
 
 There the losses of trained batches are checked, a snapshot is taken if one is due, and
 training stops if that was requested.
+
+All processes do the same at a boundary: process 0 decides, by its policy and its clock,
+and the others follow. A process that was asked to stop passes the request to process 0,
+and all stop at the same batch.
 """
 
 from collections.abc import Callable, Mapping

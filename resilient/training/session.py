@@ -13,8 +13,7 @@ from typing import Any
 from resilient._version import __version__
 from resilient.backends import get_backend
 from resilient.backends.base import Part
-from resilient.data.inputs import DataInputs
-from resilient.data.shard import ShardedData
+from resilient.data.inputs import DataInputs, ShardedData
 from resilient.distributed.group import Group
 from resilient.distributed.rendezvous import join
 from resilient.distributed.strategies import parallel_strategy
@@ -36,7 +35,7 @@ from resilient.storage.manifest import LIBRARY
 from resilient.telemetry import heartbeat
 from resilient.telemetry.console import Notifier
 from resilient.telemetry.events import Events, attempts_so_far
-from resilient.telemetry.last_attempt import last_attempt
+from resilient.telemetry.heartbeat import last_attempt
 from resilient.training.options import RunOptions
 from resilient.training.outcome import awaited, reported
 from resilient.training.state import no_garbage_collection

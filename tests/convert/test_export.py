@@ -331,8 +331,7 @@ def test_replicas_are_merged_as_a_resume_in_one_process_would(tmp_path):
     from resilient.progress import Progress
     from resilient.saving.run_json import VariablesRun
     from resilient.saving.snapshot import NOWHERE, Snapshot
-    from resilient.saving.unchanged import Unchanged
-    from resilient.saving.writer import commit
+    from resilient.saving.writer import Unchanged, commit
     from resilient.storage.store import Store
 
     tensors = {

@@ -12,7 +12,7 @@ from support.fitting import Interrupt
 
 from resilient import DataNotResumableError, keras_internals
 from resilient.backends import get_backend
-from resilient.data.arrays.fingerprint import array_fingerprint
+from resilient.data.arrays.sliced import array_fingerprint
 from resilient.data.select import adapter_for
 from resilient.data.source import SourceContext
 from resilient.serialization.position import DataPosition

@@ -22,8 +22,7 @@ import resilient
 from resilient.errors import Preempted
 from resilient.preemption import watch as watching
 from resilient.preemption.options import Preemption
-from resilient.preemption.requests import RESERVE, Requests
-from resilient.preemption.signals import listening
+from resilient.preemption.requests import RESERVE, Requests, listening
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
 from resilient.telemetry import heartbeat

@@ -17,8 +17,7 @@ from resilient.progress import Progress
 from resilient.saving.compare import compare, differing
 from resilient.saving.run_json import VariablesRun
 from resilient.saving.snapshot import NOWHERE, Snapshot
-from resilient.saving.unchanged import Unchanged
-from resilient.saving.writer import commit
+from resilient.saving.writer import Unchanged, commit
 from resilient.storage.store import Store
 
 STEP = 9

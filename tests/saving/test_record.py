@@ -18,8 +18,7 @@ from resilient.saving.choose import choose_together
 from resilient.saving.record import PartReader, SavedState
 from resilient.saving.run_json import ImportRun, VariablesRun
 from resilient.saving.snapshot import NOWHERE, Snapshot
-from resilient.saving.unchanged import Unchanged
-from resilient.saving.writer import commit
+from resilient.saving.writer import Unchanged, commit
 from resilient.serialization.json_values import encode
 from resilient.serialization.position import DataPosition, Positions, TrainingPosition
 from resilient.serialization.schema import to_json

@@ -18,8 +18,7 @@ from resilient.policies import latest
 from resilient.progress import Progress
 from resilient.saving import record
 from resilient.saving.snapshot import NOWHERE, Snapshot
-from resilient.saving.unchanged import Unchanged
-from resilient.saving.writer import commit
+from resilient.saving.writer import Unchanged, commit
 from resilient.storage.store import Store
 from resilient.telemetry import heartbeat
 from resilient.telemetry.events import read_events

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from resilient.saving import unchanged
+from resilient.saving import writer
 
 
 def share_files_of_small_tensors(change: Callable[..., Any] = setattr) -> None:
     """From now on in this process; or for a test, with ``monkeypatch.setattr``."""
-    change(unchanged, "_LARGE", 64)
-    change(unchanged, "_WORTH", 1)
+    change(writer, "_LARGE", 64)
+    change(writer, "_WORTH", 1)

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from resilient.telemetry import lines
+from resilient.telemetry import events
 
 pytestmark = pytest.mark.once
 
@@ -28,7 +28,7 @@ FILES = {
 @pytest.mark.parametrize("having", [(), (b"a",), (b"b", b"5")])
 @pytest.mark.parametrize("longest", [2, 3, 8, 1 << 20])
 def test_both_ends_find_the_same(monkeypatch, content, having, longest):
-    monkeypatch.setattr(lines, "LONGEST", longest)
+    monkeypatch.setattr(events, "LONGEST", longest)
     every = [line[: longest + 1] for line in content.splitlines(keepends=True)]
     if b"\r" in content:  # ends no line
         every = [b"a1\r\n"[: longest + 1], b"b\ra\n"[: longest + 1]]
@@ -37,12 +37,12 @@ def test_both_ends_find_the_same(monkeypatch, content, having, longest):
         for number, line in enumerate(every, 1)
         if not having or any(text in line for text in having)
     ]
-    assert list(lines.forwards(io.BytesIO(content), having)) == wanted
-    found = list(lines.backwards(io.BytesIO(content), having))
+    assert list(events.forwards(io.BytesIO(content), having)) == wanted
+    found = list(events.backwards(io.BytesIO(content), having))
     assert found == [line for _, line in reversed(wanted)]
 
 
 def test_the_end_is_found_without_the_beginning():
-    file = io.BytesIO(b"old\n" * lines.LONGEST + b"new\n")
-    assert next(lines.backwards(file, [b"new"])) == b"new\n"
-    assert file.tell() > 2 * lines.LONGEST
+    file = io.BytesIO(b"old\n" * events.LONGEST + b"new\n")
+    assert next(events.backwards(file, [b"new"])) == b"new\n"
+    assert file.tell() > 2 * events.LONGEST

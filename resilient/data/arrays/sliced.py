@@ -7,27 +7,34 @@ redraw it in a resumed run, and slice from the requested batch: returning to a p
 reads no data.
 
 ``SeekableArrays``, the part shared by all backends, holds the position that the next
-iterator starts at and the fingerprint of the data.
+iterator starts at and the fingerprint of the data: shapes, dtypes and checksums.
+Arrays of up to ``FULL`` bytes are hashed whole; of a larger one, ``BLOCKS`` blocks
+spread evenly from the first row to the last. Keras's own slicing reads the rows, so
+every kind of array that ``fit`` takes is covered.
 """
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
+import xxhash
 
 from resilient import keras_internals
 from resilient.data import Positioned
-from resilient.data.arrays.fingerprint import array_fingerprint
-from resilient.data.shard import ShardedData
+from resilient.data.inputs import ShardedData
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON, rng
 from resilient.serialization.position import DataPosition
 
 _NAMES = ("x", "y", "sample_weight")
+
+FULL = 256 * 2**20  # bytes hashed whole; 9 GB/s, so well under 0.1 s
+BLOCKS = 256
 
 
 class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ignore[misc]
@@ -181,3 +188,33 @@ class JaxArrays(SlicedArrays):
 
 def _only_rows(_: Any, indices: Any) -> Any:
     return indices
+
+
+def array_fingerprint(array: Any) -> dict[str, Any]:
+    """Shape, dtype and checksum of one array-like input."""
+    rows = int(array.shape[0])
+    (source,) = keras_internals.convert_to_sliceable((array,), target_backend="numpy")
+
+    def read(low: int, high: int) -> np.ndarray:
+        return np.asarray(source.convert_to_numpy(source[slice(low, high)]))
+
+    head = read(0, min(1, rows))
+    row_bytes = max(1, head.nbytes)
+    block = max(1, 2**20 // row_bytes)
+    starts: Iterable[int] = range(0, rows, block)
+    if rows * row_bytes > FULL:
+        starts = sorted({int(i) for i in np.linspace(0, rows - 1, BLOCKS)})
+    digest = xxhash.xxh3_128()
+    for low in starts:
+        digest.update(_bytes(read(low, min(low + block, rows))))
+    return {
+        "shape": [rows, *head.shape[1:]],
+        "dtype": str(head.dtype),
+        "xxh3_128": digest.hexdigest(),
+    }
+
+
+def _bytes(rows: np.ndarray) -> Any:
+    if rows.dtype.hasobject:  # strings: their text, not their addresses
+        return repr(rows.tolist()).encode()
+    return np.ascontiguousarray(rows).reshape(-1).view(np.uint8)

@@ -21,7 +21,7 @@ import xxhash
 from tensorflow.core.framework import types_pb2
 
 from resilient.data import DataOptions
-from resilient.data.arrays.fingerprint import array_fingerprint
+from resilient.data.arrays.sliced import array_fingerprint
 from resilient.data.source import DataSource
 from resilient.data.tf_data.graph import PipelineGraph, input_of
 from resilient.data.tf_data.variables import chain, functions

@@ -5,6 +5,12 @@ with a ``FitAttempt`` following it, and return the History of the whole run. The
 train by themselves, and change nothing in a model until a checkpoint has been checked
 completely.
 
+Their parameters are declared by dataclasses. Keras's own are spelled out, but a call
+passes on only what its caller gave: a model's own ``fit`` may have other defaults and
+fewer or more parameters, and those it adds are passed on too. So nothing makes these
+classes. Arguments that nobody takes are refused before anything is done: Keras would do
+so only after the directory is locked, and without mentioning our arguments.
+
 Importing this module loads neither Keras nor a backend.
 """
 

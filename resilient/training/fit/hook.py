@@ -5,7 +5,7 @@ epoch iterator class, by a factory that returns ours (see ``iterators``) for the
 that is ours, and ``callbacks_module``, by a stand-in whose ``CallbackList`` is watched.
 Every other fit, evaluate and predict (nested ones, other models, other threads) gets
 what Keras would give it. One name of Keras's serialization is replaced, for all: see
-``keras_internals.serialization``.
+``names.without_importing_tensorflow``.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from keras.utils import unpack_x_y_sample_weight
 from resilient import keras_internals
 from resilient.data.select import are_arrays, require_known
 from resilient.errors import NotSupportedError
-from resilient.keras_internals import contract, names, serialization
+from resilient.keras_internals import contract, names
 from resilient.keras_internals.expected import OF_SEVERAL_PROCESSES
 from resilient.training.fit.attempt import FitAttempt, FitPlan, Origin
 from resilient.training.fit.iterators import (
@@ -231,7 +231,7 @@ def _install() -> None:
         if not _installed:
             setattr(module, keras_internals.EPOCH_ITERATOR, _make_iterator)
             module.callbacks_module = _CallbacksModule(module.callbacks_module)
-            serialization.without_importing_tensorflow()
+            names.without_importing_tensorflow()
         _installed += 1
 
 
@@ -243,7 +243,7 @@ def _uninstall() -> None:
         if not _installed:
             setattr(module, keras_internals.EPOCH_ITERATOR, Base)
             module.callbacks_module = module.callbacks_module._module
-            serialization.as_before()
+            names.as_before()
 
 
 def _hook_of(frame: FrameType) -> Hook | None:
