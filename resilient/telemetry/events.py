@@ -7,6 +7,9 @@ error in the caller's ``on_event`` is raised.
 A file may have millions of lines. It is read from either end, block by block, and a
 block without any of the wanted texts is passed over whole. Of a line that is too long
 to be ours, only the beginning is held.
+
+``last_attempt`` finds how the previous attempt ended, by its last event and its last
+sign of life.
 """
 
 import errno
@@ -19,6 +22,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from typing import IO, Any
@@ -28,7 +32,8 @@ from resilient.serialization import JSON
 from resilient.serialization.redaction import redacted
 from resilient.serialization.schema import SchemaError, from_json, parse, strict
 from resilient.storage.files import EVENTS_BYTES, open_file
-from resilient.storage.layout import events_name
+from resilient.storage.layout import HEARTBEAT, events_name
+from resilient.telemetry import heartbeat
 from resilient.telemetry.event import Event
 
 logger = logging.getLogger(__name__)
@@ -39,6 +44,14 @@ _told: set[Path] = set()  # files already reported as damaged
 
 # Far above real use: anything longer is not ours.
 LONGEST = 1 << 20
+
+_LAST_WORDS = {
+    "ended": "ended",
+    "preempted": "was asked to stop",
+    "failed": "failed",
+    "diverged": "diverged",
+}
+_TEXT = 100  # characters of an error's name that are shown
 
 
 class Events:
@@ -281,3 +294,53 @@ def _split(block: bytes) -> list[bytes]:
 
 def _has(block: bytes, texts: Sequence[bytes]) -> bool:
     return not texts or any(text in block for text in texts)
+
+
+@dataclass(frozen=True)
+class LastAttempt:
+    """The previous attempt.
+
+    Attributes:
+        how: How it ended.
+        time: When it gave its last sign or event, in Unix seconds.
+        step: Where training was; None if unknown.
+        certain: Whether it reported this itself, and so did nothing afterwards.
+    """
+
+    how: str
+    time: float
+    step: int | None
+    certain: bool
+
+
+def last_attempt(directory: Path) -> LastAttempt | None:
+    """The last recorded attempt; None if there is none.
+
+    Call it before this attempt records anything.
+    """
+    last: dict[str, Any] | None = None
+    started: dict[str, Any] | None = None
+    words = [f'"{event}"' for event in ("started", *_LAST_WORDS)]
+    for event in read_events(directory, having=words, newest_first=True):
+        if event["event"] == "started":
+            started = event
+            break
+        if event["event"] == "diverged" and event.get("action") == "rollback":
+            continue
+        if last is None and event["event"] in _LAST_WORDS:
+            last = event
+    if started is None:
+        return None
+    sign = heartbeat.read(directory / HEARTBEAT)
+    if sign is not None and sign.attempt != started["attempt"]:
+        sign = None
+    step = None if sign is None else sign.step
+    if last is None:
+        when = started["time"] if sign is None else max(started["time"], sign.time)
+        return LastAttempt("was killed or died", when, step, certain=False)
+    how = _LAST_WORDS[last["event"]]
+    if error := last.get("error"):
+        name = error.rpartition(".")[2]
+        how += f" ({printable(name[:_TEXT])})"
+    at = last.get("step")
+    return LastAttempt(how, last["time"], step if at is None else at, certain=True)

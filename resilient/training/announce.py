@@ -6,7 +6,7 @@ from resilient.progress import Progress
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store
 from resilient.storage.stores import place
-from resilient.telemetry.heartbeat import LastAttempt
+from resilient.telemetry.events import LastAttempt
 
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60))
 

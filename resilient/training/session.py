@@ -34,8 +34,7 @@ from resilient.storage import layout, manifest
 from resilient.storage.manifest import LIBRARY
 from resilient.telemetry import heartbeat
 from resilient.telemetry.console import Notifier
-from resilient.telemetry.events import Events, attempts_so_far
-from resilient.telemetry.heartbeat import last_attempt
+from resilient.telemetry.events import Events, attempts_so_far, last_attempt
 from resilient.training.options import RunOptions
 from resilient.training.outcome import awaited, reported
 from resilient.training.state import no_garbage_collection

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from resilient.telemetry.heartbeat import LastAttempt, last_attempt
+from resilient.telemetry.events import LastAttempt, last_attempt
 from resilient.training.announce import ending
 
 pytestmark = pytest.mark.once
