@@ -15,7 +15,7 @@ import keras
 
 from resilient import keras_internals
 from resilient.data import Positioned
-from resilient.data.inputs import ShardedData
+from resilient.data.shard import ShardedData
 from resilient.data.source import SourceContext
 from resilient.errors import DataNotResumableError, warn_not_exact
 from resilient.objects.adapters.base import Kind

@@ -13,7 +13,7 @@ from rich.progress import track
 
 from resilient.backends.base import Backend
 from resilient.data import DataOptions
-from resilient.data.inputs import ShardedData
+from resilient.data.shard import ShardedData
 from resilient.errors import DataNotResumableError, NotSupportedError, ResilientError
 from resilient.serialization import JSON
 from resilient.serialization.batches import checksum

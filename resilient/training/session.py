@@ -13,7 +13,8 @@ from typing import Any
 from resilient._version import __version__
 from resilient.backends import get_backend
 from resilient.backends.base import Part
-from resilient.data.inputs import DataInputs, ShardedData
+from resilient.data.inputs import DataInputs
+from resilient.data.shard import ShardedData
 from resilient.distributed.group import Group
 from resilient.distributed.rendezvous import join
 from resilient.distributed.strategies import parallel_strategy

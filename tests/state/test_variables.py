@@ -11,7 +11,7 @@ from support import fitting
 
 from resilient import CheckpointMismatchError, ResilientFit, keras_internals
 from resilient.backends import get_backend
-from resilient.data.inputs import ShardedData
+from resilient.data.shard import ShardedData
 from resilient.data.source import SourceContext
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.state.build import ensure_built, is_built

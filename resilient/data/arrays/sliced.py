@@ -26,7 +26,7 @@ import xxhash
 
 from resilient import keras_internals
 from resilient.data import Positioned
-from resilient.data.inputs import ShardedData
+from resilient.data.shard import ShardedData
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON, rng
 from resilient.serialization.position import DataPosition
