@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from resilient.distributed.channel import frames
-from resilient.distributed.group import ALONE, Group, Together
+from resilient.distributed.group import Group, Together
 from resilient.errors import NotSupportedError, PeerLostError
 from resilient.storage.layout import shared_name
 
@@ -46,7 +46,7 @@ Sockets = dict[int, socket.socket]  # by the process at the other end
 
 @contextlib.contextmanager
 def join(parallel: "ParallelStrategy", directory: Path) -> Iterator[Group]:
-    """Connect the processes that train together, while entered.
+    """Connect several processes that train together, while entered.
 
     Args:
         parallel: How they train.
@@ -56,9 +56,6 @@ def join(parallel: "ParallelStrategy", directory: Path) -> Iterator[Group]:
         PeerLostError: Some did not connect.
         NotSupportedError: They do not share the directory.
     """
-    if parallel.count == 1:
-        yield ALONE
-        return
     group = Together(parallel.index, parallel.count, _connected(parallel))
     with group.joined():
         _require_shared(group, directory)

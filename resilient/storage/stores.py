@@ -34,14 +34,16 @@ def store_of(
         TypeError: One has the wrong type.
         ValueError: The address is invalid, or an option needs an address.
     """
-    elsewhere = scratch.instead_of(checkpoint_dir)
-    if elsewhere is not checkpoint_dir:
-        scratch.say()
-        return Store(elsewhere)
-    address, how = Address.of(checkpoint_dir), checked_upload(upload)
+    if os.environ.get(scratch.VARIABLE):
+        elsewhere = scratch.instead_of(checkpoint_dir)
+        if elsewhere is not checkpoint_dir:
+            scratch.say()
+            return Store(elsewhere)
+    address = Address.of(checkpoint_dir)
     if address is not None:
-        return TieredStore(address, local_dir, how)
+        return TieredStore(address, local_dir, checked_upload(upload))
     if local_dir is not None or upload is not None:
+        checked_upload(upload)
         raise ValueError(
             message(
                 "`local_dir` and `upload` are for a run in an object store.",

@@ -15,10 +15,9 @@ from resilient.backends import get_backend
 from resilient.backends.base import Part
 from resilient.data.inputs import DataInputs
 from resilient.data.shard import ShardedData
-from resilient.distributed.group import Group
+from resilient.distributed.group import ALONE, Group
 from resilient.distributed.rendezvous import join
-from resilient.distributed.strategies import parallel_strategy
-from resilient.distributed.strategies.base import ParallelStrategy
+from resilient.distributed.strategies.base import ParallelStrategy, parallel_strategy
 from resilient.errors import NotSupportedError
 from resilient.keras_internals import replicas
 from resilient.policies.keep import Best
@@ -226,7 +225,9 @@ def open_session(
     layout.make_directory(store.directory)
     anew = options.resume == "never"
     with contextlib.ExitStack() as opened:
-        group = opened.enter_context(join(parallel, store.directory))
+        group = ALONE
+        if parallel.count > 1:
+            group = opened.enter_context(join(parallel, store.directory))
         if group.index == 0:  # it changes the directory for all
             opened.enter_context(store.opened(anew=anew))
         _require_same_key(group)

@@ -11,7 +11,8 @@ from support import fitting
 
 import resilient
 from resilient import NotExactWarning, ResilientError, deterministic
-from resilient.backends.determinism import environment, in_effect
+from resilient.backends import determinism
+from resilient.backends.determinism import in_effect
 
 # Keras on NumPy 2 (keras.Variable.__array__).
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
@@ -214,9 +215,9 @@ def test_another_number_of_threads_in_the_environment_is_refused(
 )
 def test_flags_of_xla_are_added_to(monkeypatch, flags, expected):
     monkeypatch.setenv("XLA_FLAGS", flags)
-    assert environment.deterministic_xla_flags() == expected
+    assert determinism.deterministic_xla_flags() == expected
     monkeypatch.setenv("XLA_FLAGS", expected)
-    assert environment.deterministic_xla_flags() == environment.xla_flags() == expected
+    assert determinism.deterministic_xla_flags() == determinism.xla_flags() == expected
 
 
 @pytest.mark.parametrize(
@@ -241,8 +242,8 @@ def test_flags_of_xla_that_cannot_be_added_to_are_refused(
 def test_threads_in_the_environment_count_where_they_are_a_number(monkeypatch):
     for text, expected in (("3", 3), ("0", None), ("", None), ("many", None)):
         monkeypatch.setenv("NPROC", text)
-        assert environment.asked_for("NPROC") == expected
-        assert environment.threads("NPROC") == (expected or environment.processors())
+        assert determinism.asked_for("NPROC") == expected
+        assert determinism.threads_by("NPROC") == (expected or determinism.processors())
 
 
 def test_it_is_a_public_name():

@@ -4,7 +4,7 @@ import keras
 import pytest
 
 from resilient import NotSupportedError
-from resilient.distributed.strategies import parallel_strategy
+from resilient.distributed.strategies.base import parallel_strategy
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="tf.distribute is TensorFlow's"

@@ -7,18 +7,26 @@ sum, which follows from the number of threads; and the random numbers.
 ``deterministic`` sets them. ``in_effect`` reads them at each fit, whoever set them, for
 the fingerprint: a resume under different settings warns.
 
-Each backend has a module here; only the one for Keras's backend is imported.
+Each backend has a module here; only the one for Keras's backend is imported. They share
+what is here about the environment variables that frameworks read.
 """
 
 import importlib
+import os
+import re
 import sys
 from typing import Any
 
 from resilient.backends import get_backend
-from resilient.errors import require_integer
+from resilient.errors import ResilientError, require_integer
 from resilient.user_line import ending_at_user_line
 
 __all__ = ["deterministic", "in_effect"]
+
+XLA_FLAGS = "XLA_FLAGS"
+# No nondeterministic kernels, and none chosen by racing them. (TensorFlow's op
+# determinism does not rule out the latter in all releases.)
+_DETERMINISTIC = "--xla_gpu_deterministic_ops"
 
 
 @ending_at_user_line
@@ -80,3 +88,63 @@ def in_effect() -> dict[str, Any]:
 
 def _module() -> Any:
     return importlib.import_module(f"{__name__}.{get_backend().name}")
+
+
+def xla_flags() -> str:
+    """XLA's flags, which it reads when it starts."""
+    return os.environ.get(XLA_FLAGS, "").strip()
+
+
+def deterministic_xla_flags() -> str:
+    """The same with deterministic GPU kernels.
+
+    Raises:
+        ResilientError: They conflict. XLA takes anything that does not look like a flag
+            as the name of a file of flags, to which nothing can be added here.
+    """
+    flags = xla_flags()
+    if flags and not flags.startswith("-"):
+        raise conflict(
+            XLA_FLAGS, "Put the flags themselves there, not the name of a file."
+        )
+    asked = re.findall(rf"{_DETERMINISTIC}(?:=(\S*))?(?:\s|$)", flags)
+    if asked and asked[-1].lower() not in ("", "1", "true"):  # the last one wins
+        raise conflict(XLA_FLAGS, f"Remove {_DETERMINISTIC} from it.")
+    return flags if asked else f"{flags} {_DETERMINISTIC}=true".strip()
+
+
+def threads_by(variable: str) -> int:
+    """The threads that a variable asks for; by default, this process's processors."""
+    return asked_for(variable) or processors()
+
+
+def asked_for(variable: str) -> int | None:
+    """A positive number in a variable, if there is one."""
+    text = os.environ.get(variable, "").strip()
+    return int(text) if text.isdecimal() and int(text) > 0 else None
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def conflict(variable: str, todo: str) -> ResilientError:
+    """The error for a variable that conflicts."""
+    return ResilientError(
+        "An environment variable conflicts with deterministic(), which does not "
+        "overwrite it.",
+        received=f"{variable}={os.environ.get(variable)}",
+        hint=todo,
+    )
+
+
+def too_late(what: str, received: object) -> ResilientError:
+    """The error for a call after a framework has read its settings."""
+    return ResilientError(
+        f"deterministic() was called too late: {what}.",
+        received=received,
+        hint="Call it at the top of the script, before anything is computed.",
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax._src import xla_bridge  # there is no public way to ask without starting it
 
-from resilient.backends.determinism import environment
+from resilient.backends import determinism
 
 _THREADS = "NPROC"
 
@@ -18,17 +18,17 @@ _THREADS = "NPROC"
 def make_deterministic(threads: int | None) -> None:
     """See ``resilient.deterministic``."""
     started = xla_bridge.backends_are_initialized()
-    live = environment.threads(_THREADS)
-    flags = environment.deterministic_xla_flags()
+    live = determinism.threads_by(_THREADS)
+    flags = determinism.deterministic_xla_flags()
     if threads not in (None, live):
         if started:
-            raise environment.too_late("JAX has already started its threads", live)
-        if environment.asked_for(_THREADS):
-            raise environment.conflict(_THREADS, f"Set {_THREADS}={threads}.")
+            raise determinism.too_late("JAX has already started its threads", live)
+        if determinism.asked_for(_THREADS):
+            raise determinism.conflict(_THREADS, f"Set {_THREADS}={threads}.")
     if not started:
-        os.environ[environment.XLA_FLAGS] = flags
-    elif jax.default_backend() == "gpu" and flags != environment.xla_flags():
-        raise environment.too_late("JAX has already started its devices", in_effect())
+        os.environ[determinism.XLA_FLAGS] = flags
+    elif jax.default_backend() == "gpu" and flags != determinism.xla_flags():
+        raise determinism.too_late("JAX has already started its devices", in_effect())
     if threads is not None:
         os.environ[_THREADS] = str(threads)
 
@@ -37,7 +37,7 @@ def in_effect() -> dict[str, Any]:
     """See ``resilient.backends.determinism.in_effect``."""
     found: dict[str, Any] = {"device": jax.default_backend()}
     if found["device"] == "cpu":
-        found["threads"] = environment.threads(_THREADS)
+        found["threads"] = determinism.threads_by(_THREADS)
     elif found["device"] == "gpu":
-        found[environment.XLA_FLAGS] = environment.xla_flags()
+        found[determinism.XLA_FLAGS] = determinism.xla_flags()
     return found

@@ -14,22 +14,22 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import config
 
-from resilient.backends.determinism import environment
+from resilient.backends import determinism
 
 
 def make_deterministic(threads: int | None) -> None:
     """See ``resilient.deterministic``."""
     started = context.context()._initialized
-    flags = environment.deterministic_xla_flags()
+    flags = determinism.deterministic_xla_flags()
     if threads is not None and started and threads != _threads():
         what = "TensorFlow has already started its threads"
-        raise environment.too_late(what, _threads())
-    repeats = config.is_op_determinism_enabled() and flags == environment.xla_flags()
+        raise determinism.too_late(what, _threads())
+    repeats = config.is_op_determinism_enabled() and flags == determinism.xla_flags()
     if started and _on_gpu() and not repeats:
         what = "TensorFlow has already started its devices"
-        raise environment.too_late(what, in_effect())
+        raise determinism.too_late(what, in_effect())
     if not started:
-        os.environ[environment.XLA_FLAGS] = flags
+        os.environ[determinism.XLA_FLAGS] = flags
         if threads is not None:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.experimental.enable_op_determinism()
@@ -42,7 +42,7 @@ def in_effect() -> dict[str, Any]:
         "op determinism": config.is_op_determinism_enabled(),
     }
     if _on_gpu():
-        return found | {environment.XLA_FLAGS: environment.xla_flags()}
+        return found | {determinism.XLA_FLAGS: determinism.xla_flags()}
     return found | {"threads": _threads()}
 
 
@@ -53,4 +53,4 @@ def _on_gpu() -> bool:
 
 def _threads() -> int:
     told = tf.config.threading.get_intra_op_parallelism_threads()
-    return told or environment.threads("TF_NUM_INTRAOP_THREADS")
+    return told or determinism.threads_by("TF_NUM_INTRAOP_THREADS")

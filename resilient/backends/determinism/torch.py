@@ -1,4 +1,4 @@
-"""PyTorch: flags of the running process, except that cuBLAS reads the environment.
+"""PyTorch: flags of the running process, except that cuBLAS reads the determinism.
 
 cuBLAS is deterministic if its workspace is fixed before its first use.
 """
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from resilient.backends.determinism import environment
+from resilient.backends import determinism
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _FIXED = (":4096:8", ":16:8")  # deterministic, according to NVIDIA
@@ -18,9 +18,9 @@ def make_deterministic(threads: int | None) -> None:
     """See ``resilient.deterministic``."""
     given = os.environ.get(_WORKSPACE)
     if given is not None and given not in _FIXED:
-        raise environment.conflict(_WORKSPACE, f"Use {' or '.join(_FIXED)}, or none.")
+        raise determinism.conflict(_WORKSPACE, f"Use {' or '.join(_FIXED)}, or none.")
     if given is None and torch.cuda.is_initialized():
-        raise environment.too_late("CUDA has already been started", f"no {_WORKSPACE}")
+        raise determinism.too_late("CUDA has already been started", f"no {_WORKSPACE}")
     os.environ.setdefault(_WORKSPACE, _FIXED[0])
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False  # it picks the fastest kernel by racing them

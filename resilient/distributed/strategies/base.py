@@ -1,6 +1,10 @@
-"""The interface of a parallel strategy around Keras's ``fit`` in several processes."""
+"""The interface of a parallel strategy around training in several processes.
+
+``parallel_strategy`` finds the one that a model trains with.
+"""
 
 import contextlib
+import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -125,6 +129,23 @@ class KerasProcesses(ParallelStrategy):
         kind = keras_internals.data_kind(data)
         divided = kind == "TFDatasetAdapter" and distribution.auto_shard_dataset
         return bool(divided or distribution.num_model_replicas == 1)
+
+
+def parallel_strategy(strategy: Any, *, by_hand: bool = False) -> ParallelStrategy:
+    """The strategy by which this process trains together with others.
+
+    Args:
+        strategy: The tf.distribute strategy on TensorFlow; else None.
+        by_hand: Whether the loop is the user's own, not Keras's ``fit``.
+
+    Raises:
+        NotSupportedError: Each of several processes would train its own model.
+    """
+    module = importlib.import_module(f"{__package__}.{keras.backend.backend()}")
+    parallel: ParallelStrategy | None = module.parallel_strategy(
+        strategy, by_hand=by_hand
+    )
+    return parallel or ParallelStrategy()
 
 
 def models_of_their_own(received: str) -> NotSupportedError:

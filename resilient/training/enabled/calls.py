@@ -96,7 +96,7 @@ class Calls:
             model: The model.
             train: Does so with options of ``resilient.fit``.
         """
-        from resilient.distributed.strategies import parallel_strategy
+        from resilient.distributed.strategies.base import parallel_strategy
         from resilient.keras_internals import replicas
         from resilient.training.enabled.describe import described
 

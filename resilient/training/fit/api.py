@@ -180,7 +180,8 @@ class ResilientFit(OnDirectory):
         require_options(kwargs, OPTIONS)
         given = FitOptions(**kwargs)
         options = RunOptions(checkpoint_dir, given)
-        self._start_from = StartFrom.checked(given.start_from, given.start_layers)
+        start = given.start_from, given.start_layers
+        self._start_from = StartFrom.checked(*start) if start != (None, None) else None
         self._stateful = StatefulObjects(given.stateful)
         self._on_nan = checked_on_nan(given.on_nan)
         self._loss_spike = checked_loss_spike(given.loss_spike, given.on_nan)
