@@ -114,12 +114,13 @@ class Tree(Walk):
         Args:
             by_step: Only what a training step made, which a resume tries first.
         """
-        self._learning = True
-        self.own, self._watched = self.scope.own(), None
+        self._learning, self._watched = True, None
         nodes = [n for n in self.homes.values() if n.parts is not None]
         if by_step:
             nodes = [node for node in nodes if node.in_step]
-        self._visit_inside(touched(nodes, muted=True))
+        if found := touched(nodes, muted=True):
+            self.own = self.scope.own()
+            self._visit_inside(found)
 
 
 def paths(entries: Entries) -> list[str]:
