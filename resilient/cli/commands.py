@@ -142,15 +142,17 @@ def show(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
         raise nothing("There is no checkpoint in", store)
     checkpoint = store.read(steps[-1] if arguments.step is None else arguments.step)
     run, whole = contents.look(checkpoint)
+    problems = checkpoint.wrong_sizes()
     resumes = read_events(store.directory, having=['repeated"'])
     data = _summary(checkpoint) | {
         "repeated": [each["repeated"] for each in resumes if "repeated" in each],
         "path": f"{store}/{checkpoint.path.name}",
+        "problems": problems,
         "environment": dict(checkpoint.environment),
         "files": {name: vars(record) for name, record in checkpoint.files.items()},
         **run,
     }
-    return (OK if whole else DAMAGED), data
+    return (OK if whole and not problems else DAMAGED), data
 
 
 def verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:

@@ -138,6 +138,8 @@ def show(data: JSON, *, files: bool) -> None:
     state = "finished" if data["finished"] else "not finished"
     say(f"step {data['step']:,} ({place}), {state}")
     say(f"saved {saved}, {size(data['nbytes'])}")
+    for problem in data["problems"]:
+        say(f"damaged: {problem}", BAD)
     say(f"metrics: {metrics(data['metrics']) or 'none'}")
     if data["repeated"]:
         counts = ", ".join(f"{count:,}" for count in data["repeated"])

@@ -114,6 +114,10 @@ class Checkpoint(Manifest):
         """
         return self._manifest_problems() or self._file_problems()
 
+    def wrong_sizes(self) -> list[str]:
+        """A line for each file that is missing, or not as long as committed."""
+        return self._file_problems(compare=False)
+
     def load(self, read: "Callable[[Checkpoint], T]") -> T:
         """Let ``read`` read it, if every byte is as committed.
 
@@ -191,8 +195,8 @@ class Checkpoint(Manifest):
             return [str(error)]
         return []
 
-    def _file_problems(self) -> list[str]:
-        found = (_problem(self.path, *each) for each in self.files.items())
+    def _file_problems(self, *, compare: bool = True) -> list[str]:
+        found = (_problem(self.path, *each, compare) for each in self.files.items())
         return [problem for problem in found if problem is not None]
 
 
@@ -201,13 +205,15 @@ def _refuse(problems: list[str]) -> None:
         raise DamageError(problems)
 
 
-def _problem(directory: Path, name: str, expected: FileRecord) -> str | None:
+def _problem(
+    directory: Path, name: str, expected: FileRecord, compare: bool
+) -> str | None:
     try:
         with open(open_file(directory, name), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             if size != expected.size:
                 return f"{name} has {size:,} bytes instead of {expected.size:,}"
-            if not record(file, size).matches(expected):
+            if compare and not record(file, size).matches(expected):
                 return f"{name} does not match its checksum"
     except (FileNotFoundError, NotADirectoryError):
         return f"{name} is missing"

@@ -135,6 +135,15 @@ def test_show_of_a_missing_step_names_those_that_are_there(store, capsys):
     assert "10, 25, 40" in err
 
 
+def test_show_names_a_file_that_is_cut(store, capsys):
+    name = next(iter(verified(store, 40).files))
+    path = store.directory / "step-00000040" / name
+    os.truncate(path, path.stat().st_size - 1)
+    code, out, _ = run(capsys, "show", store.directory)
+    assert code == DAMAGED
+    assert f"damaged: {name} has " in out
+
+
 def test_show_of_a_damaged_manifest_says_so(store, capsys):
     empty(store, 40, "manifest.json")
     code, _, err = run(capsys, "show", store.directory)
