@@ -12,7 +12,6 @@ from resilient.convert.start import checked_starts
 from resilient.errors import ResilientError, message, require_integer
 from resilient.saving.directory import OnDirectory
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.lock import DirectoryLock
 from resilient.training.loop.history import LogHistory
 from resilient.training.options import (
     OF_LOOPS,
@@ -75,7 +74,6 @@ class Run(OnDirectory):
         given = LoopOptions(**{name: objects.pop(name) for name in ours})
         named = {name: kind_of_iterator(name, x) or x for name, x in objects.items()}
         found = Objects(named, given.state)
-        self._tree = found.tree
         checked_allow(given.allow, OF_LOOPS)
         options = RunOptions(checkpoint_dir, given)
         starts = checked_starts(
@@ -84,8 +82,8 @@ class Run(OnDirectory):
         super().__init__(options.store)
         self._plan = LoopPlan(options, found, LogHistory(), given.verbose, starts)
         self._data = given.data
-        self._attempt: LoopAttempt | None = None
-        self._entered: contextlib.ExitStack | None = None
+        # Of a ``with`` block.
+        self._entered: contextlib.AbstractContextManager[None]
 
     @ending_at_user_line
     def loop(
@@ -157,11 +155,11 @@ class Run(OnDirectory):
             ResilientError: Called outside ``epochs``, or twice in one epoch.
         """
         given = self._given(data, batch_size, shuffle, steps_per_epoch)
-        if self._attempt is None or not self._attempt.in_loop:
+        if self._plan.attempt is None or not self._plan.attempt.in_loop:
             raise wrong_place_error(
                 "batches", "Write `for epoch in run.epochs(n):` around it."
             )
-        return self._batches(self._attempt, *given)
+        return self._batches(self._plan.attempt, *given)
 
     def stop(self) -> None:
         """End the run for good after this batch."""
@@ -176,10 +174,10 @@ class Run(OnDirectory):
         Raises:
             TypeError: One is not a number.
         """
-        if self._attempt is None:
+        if self._plan.attempt is None:
             self.history.add(self.step, values)
         else:
-            self._attempt.log(values)
+            self._plan.attempt.log(values)
 
     @ending_at_user_line
     def __enter__(self) -> Self:
@@ -190,24 +188,18 @@ class Run(OnDirectory):
             CheckpointMismatchError: The checkpoint belongs to a different run.
             CorruptCheckpointError: There are checkpoints, but none is intact.
         """
-        if self._attempt is not None:
+        from resilient.training.loop.attempt import enter_run
+
+        if self._plan.attempt is not None:
             raise wrong_place_error("with", "Enter it once, and outside its loops.")
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._open()).begin()
-            self._entered = stack.pop_all()
+        self._entered = enter_run(self._plan)
+        self._entered.__enter__()
         return self
 
     @ending_at_user_line
     def __exit__(self, *error: Any) -> None:
         """Save, unless an error ended the block, and unlock the directory."""
-        entered, self._entered = self._entered, None
-        assert entered is not None
-        if error[0] is not None:
-            self._plan.inside = True
-            entered.__exit__(*error)
-            return
-        with entered:
-            self._require_attempt("with").end()
+        self._entered.__exit__(*error)
 
     @ending_at_user_line
     def advance(self, steps: int = 1) -> None:
@@ -247,12 +239,11 @@ class Run(OnDirectory):
             CheckpointMismatchError: It belongs to a different run; nothing was changed.
             ResilientError: Called inside a loop.
         """
-        if self._attempt is not None:
-            return self._attempt.go_back_to(step)
         from resilient.training.loop.attempt import inspect
 
-        directory, none = self._store.directory, contextlib.nullcontext()
-        with DirectoryLock(directory) if directory.is_dir() else none:
+        if self._plan.attempt is not None:
+            return self._plan.attempt.go_back_to(step)
+        with self._store.looking():
             return inspect(self._plan, step)
 
     @property
@@ -267,18 +258,20 @@ class Run(OnDirectory):
     @property
     def state(self) -> Any:
         """The JAX pytree, to read and to assign."""
-        return None if self._tree is None else self._tree.value
+        tree = self._plan.objects.tree
+        return None if tree is None else tree.value
 
     @state.setter
     def state(self, value: Any) -> None:
-        if self._tree is None:
+        tree = self._plan.objects.tree
+        if tree is None:
             raise ResilientError(
                 "run.state can be assigned only where Run was given `state`, a JAX "
                 "pytree.",
                 received=f"an assignment of {type(value).__name__}",
                 hint="Pass state=... to Run.",
             )
-        self._tree.value = value
+        tree.value = value
 
     def _loop(
         self, data: Any, options: "BatchOptions", epochs: int
@@ -300,26 +293,19 @@ class Run(OnDirectory):
 
     def _attempted(self) -> "contextlib.AbstractContextManager[LoopAttempt]":
         """This process's attempt: that of an enclosing ``with``, or a temporary one."""
-        attempt = self._attempt
-        return self._open() if attempt is None else contextlib.nullcontext(attempt)
-
-    @contextlib.contextmanager
-    def _open(self) -> "Iterator[LoopAttempt]":
         from resilient.training.loop.attempt import open_run
 
-        with open_run(self._plan) as attempt:
-            self._attempt = attempt
-            try:
-                yield attempt
-            finally:
-                self._attempt = None
+        attempt = self._plan.attempt
+        return (
+            open_run(self._plan) if attempt is None else contextlib.nullcontext(attempt)
+        )
 
     def _require_attempt(self, what: str) -> "LoopAttempt":
-        if self._attempt is None:
+        if self._plan.attempt is None:
             raise wrong_place_error(
                 what, "Write `with run:` around it, or use run.loop."
             )
-        return self._attempt
+        return self._plan.attempt
 
     def _number_of(self, epochs: int) -> int:
         """As many epochs, or as few as ``resilient prove`` asks for."""

@@ -16,7 +16,6 @@ from resilient import keras_internals
 from resilient.backends import get_backend
 from resilient.backends.base import Part
 from resilient.convert.start import start
-from resilient.data.inputs import DataInputs
 from resilient.distributed.checks import require_same_variables
 from resilient.distributed.group import ALONE
 from resilient.errors import ResilientError
@@ -48,20 +47,21 @@ class LoopAttempt:
         self._begun = self.in_loop = self._in_batch = self._iterated = False
         self._saved: Progress | None = None  # of the checkpoint like the live state
         self._pending: Resume[LoopRun] | None = None  # until the first batch
-        self._resume, self._inputs, self._boundaries = self._next_loop()
+        self._next_loop()
 
-    def _next_loop(self) -> tuple[Resume[LoopRun] | None, DataInputs, Boundaries]:
+    def _next_loop(self) -> None:
         """What one loop has of its own: its checkpoint, its data, its boundaries."""
-        plan = self._plan
-        self._batches: Batches | None = None
+        plan, session = self._plan, self._session
         # At the end of the previous loop, the live state is that of the checkpoint.
-        resume = None if plan.ends(plan.done) else plan.resume
+        resume = self._resume = None if plan.ends(plan.done) else plan.resume
         positions = None if resume is None else resume.saved.positions()
         # The Keras arguments that data sources read.
         arguments = {"verbose": int(bool(plan.verbose)), "validation_data": None}
-        inputs = self._session.inputs(arguments, positions)
-        args = self._session, self._state, inputs
-        return resume, inputs, Boundaries(*args, logged=self._last_logs)
+        inputs = self._inputs = session.inputs(arguments, positions)
+        self._batches: Batches | None = None
+        self._boundaries = Boundaries(
+            session, self._state, inputs, logged=self._last_logs
+        )
 
     # Called by the loop. -----------------------------------------------------
 
@@ -78,7 +78,7 @@ class LoopAttempt:
             raise wrong_place_error(
                 "loop", "A loop was left in the middle: leave the `with` block as well."
             )
-        self._resume, self._inputs, self._boundaries = self._next_loop()
+        self._next_loop()
         self.in_loop = True
         try:
             if options is not None and (not plan.is_over(count) or plan.ends(count)):
@@ -215,7 +215,7 @@ class LoopAttempt:
         found = session.choose()
         assert found is not None
         self._begun = False
-        self._resume = self._plan.resume_from(found, session.options.allow)
+        self._resume = self._plan.resume_from(found)
         self.begin()
         return found[0]
 
@@ -286,7 +286,7 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
         session.say.set_verbose(2 if plan.verbose else 0)
         if not plan.entered or plan.inside:
             _find_checkpoint(plan, session)
-        attempt = LoopAttempt(plan, session)
+        attempt = plan.attempt = LoopAttempt(plan, session)
         if session.recorder is not None:
             directory, leaves = options.store.directory, plan.objects.leaves
             session.recorder.at_exit(directory, session.backend, leaves)
@@ -295,13 +295,28 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
         except Exception:
             session.watch.disarm()
             raise
+        finally:
+            plan.attempt = None
+
+
+@contextlib.contextmanager
+def enter_run(plan: LoopPlan) -> Iterator[None]:
+    """The same around the user's own code; save at its end, unless that is an error."""
+    with open_run(plan) as attempt:
+        attempt.begin()
+        try:
+            yield
+        except BaseException:
+            plan.inside = True
+            raise
+        attempt.end()
 
 
 def _find_checkpoint(plan: LoopPlan, session: Session) -> None:
     """Find what to resume from, at the start or after a loop that stopped midway."""
     found = session.choose()
     if found is not None:
-        plan.resume_from(found, session.options.allow)
+        plan.resume_from(found)
         plan.progress, plan.done = found[0].progress, -1
     elif plan.inside:
         raise ResilientError(
@@ -311,17 +326,13 @@ def _find_checkpoint(plan: LoopPlan, session: Session) -> None:
             hint="Create the objects and the Run again.",
         )
     else:
-        _start_from_others(plan, session)
+        models = plan.objects.models()
+        wanted = [(asked, models[name], name) for name, asked in plan.starts.items()]
+        found_in = start(wanted, session.group)
+        for name, started in zip(plan.starts, found_in, strict=True):
+            session.events.emit("started from", model=name, **started.to_json())
+            session.say(f"{name}: {started}")
     plan.entered, plan.inside = True, False
-
-
-def _start_from_others(plan: LoopPlan, session: Session) -> None:
-    """Set the initial weights of a new run."""
-    models = plan.objects.models()
-    wanted = [(asked, models[name], name) for name, asked in plan.starts.items()]
-    for name, started in zip(plan.starts, start(wanted, session.group), strict=True):
-        session.events.emit("started from", model=name, **started.to_json())
-        session.say(f"{name}: {started}")
 
 
 def inspect(plan: LoopPlan, step: int | None) -> Checkpoint:
@@ -329,7 +340,7 @@ def inspect(plan: LoopPlan, step: int | None) -> Checkpoint:
     backend, count = get_backend(), replicas.count_under(strategy_of(plan.objects))
     plan = copy(plan)  # the run stays where it is
     found = load(plan.options, step, count)
-    resume = plan.resume_from(found, plan.options.allow)
+    resume = plan.resume_from(found)
     state = LoopState(plan, backend, Part(0, 1, count), ALONE)
     objects = state.objects(resume)
     resume.check(objects)

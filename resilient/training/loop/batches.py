@@ -210,11 +210,10 @@ class Batches:
 
 def _unpacked(data: Any) -> dict[str, Any]:
     """``data`` as Keras's arguments: tuples of arrays are unpacked."""
-    names = ("x", "y", "sample_weight")
-    whole = dict(zip(names, (data, None, None), strict=True))
-    if not isinstance(data, tuple) or not 1 <= len(data) <= len(names):
+    whole = {"x": data, "y": None, "sample_weight": None}
+    if not isinstance(data, tuple) or not 1 <= len(data) <= len(whole):
         return whole
-    apart = dict(zip(names, unpack_x_y_sample_weight(data), strict=True))
+    apart = dict(zip(whole, unpack_x_y_sample_weight(data), strict=True))
     return apart if are_arrays(apart) else whole
 
 

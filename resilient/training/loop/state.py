@@ -1,9 +1,9 @@
 """The state of a loop: captured between two batches, and restored."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resilient import keras_internals
 from resilient.backends import determinism
@@ -31,6 +31,9 @@ from resilient.training.options import RunOptions
 from resilient.training.resume import Changes, Restorable, Resume
 from resilient.training.state import RunState
 
+if TYPE_CHECKING:
+    from resilient.training.loop.attempt import LoopAttempt
+
 _VERSIONS = ("keras: ", "python: ")  # which the run says, not each of its models
 
 
@@ -52,6 +55,7 @@ class LoopPlan:
         stopped: Whether the loop itself ended the run.
         counting: How the run counts its steps.
         changes: Differences from the checkpoint that this process accepts.
+        attempt: What follows the loop, while the directory is locked.
     """
 
     options: RunOptions
@@ -67,10 +71,11 @@ class LoopPlan:
     stopped: bool = False
     counting: Counting | None = None
     changes: Changes | None = None
+    attempt: "LoopAttempt | None" = None
 
-    def resume_from(self, found: Loaded, allow: Collection[str]) -> Resume[LoopRun]:
-        """Continue from a checkpoint, with accepted differences."""
-        self.resume = Resume(*of_kind(found, LoopRun), allow)
+    def resume_from(self, found: Loaded) -> Resume[LoopRun]:
+        """Continue from a checkpoint."""
+        self.resume = Resume(*of_kind(found, LoopRun), self.options.allow)
         self.changes = self.resume.changes
         return self.resume
 
