@@ -22,14 +22,12 @@ from resilient.errors import ResilientError
 from resilient.keras_internals import replicas
 from resilient.objects.adapters import Objects
 from resilient.progress import Progress
-from resilient.saving.run_json import LoopRun
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training import announce
 from resilient.training.boundaries import Boundaries
 from resilient.training.loop.api import wrong_place_error
 from resilient.training.loop.batches import Batches, BatchOptions
 from resilient.training.loop.state import LoopPlan, LoopState
-from resilient.training.resume import Resume
 from resilient.training.session import Session, load, open_session
 
 
@@ -46,7 +44,6 @@ class LoopAttempt:
         self._state = LoopState(plan, session.backend, session.part, session.group)
         self._begun = self.in_loop = self._in_batch = self._iterated = False
         self._saved: Progress | None = None  # of the checkpoint like the live state
-        self._pending: Resume[LoopRun] | None = None  # until the first batch
         self._next_loop()
 
     def _next_loop(self) -> None:
@@ -85,8 +82,8 @@ class LoopAttempt:
                 self._open(data, options)  # refused before anything is changed
             self.begin()
             plan.count_by("loop")
-            if options is None and plan.progress.batch:
-                self._pending = self._resume
+            if options is not None:
+                self._resume = None  # frees what was restored
             if plan.is_over(count):
                 session.say(announce.nothing_left(plan.progress))
             else:
@@ -95,7 +92,8 @@ class LoopAttempt:
                 plan.resume = None  # it is in the past from now on
                 plan.inside, self._iterated = True, False
                 if options is None:
-                    self._state.begin_epoch(repeated=self._pending is not None)
+                    resumed = self._resume is not None and plan.progress.batch
+                    self._state.begin_epoch(repeated=bool(resumed))
                 yield plan.progress.epoch
                 self._end_epoch(count)
             if plan.ends(count):
@@ -118,9 +116,10 @@ class LoopAttempt:
         plan, session = self._plan, self._session
         source = self._open(data, options)
         source.begin_epoch(session.replay(self._inputs, plan.progress))
-        if self._pending is not None:
-            self._pending.restore(self._state.parts(self._pending, self._inputs)[1:])
-        self._resume = self._pending = None  # frees what was restored
+        resume, self._resume = self._resume, None
+        if resume is not None and plan.progress.batch:
+            resume.restore(self._state.parts(resume, self._inputs)[1:])
+        del resume  # frees what was restored
         recorder = session.recorder
         try:
             for batch in source:
