@@ -256,3 +256,15 @@ def test_all_fits_of_a_program_are_kept_in_a_store(tmp_path):
     again, mine = program("b")
     assert again == expected
     fitting.assert_equal(mine, values)
+
+
+def test_a_loop_restores_what_only_the_store_has(tmp_path):
+    def run(near, v):
+        where = tmp_path / near
+        return resilient.Run(address(tmp_path), local_dir=where, v=v, verbose=0)
+
+    with run("near", keras.Variable(1.0, trainable=False)) as first:
+        first.advance()
+    found = keras.Variable(5.0, trainable=False)
+    assert run("elsewhere", found).restore().step == 1
+    assert float(found) == 1.0

@@ -117,19 +117,14 @@ class LossWatch:
         mean = losses[0] if len(losses) == 1 else statistics.fmean(losses)
         if not math.isfinite(mean):
             return mean, "the loss is not finite"
-        if self._spike is not None:
-            return self._spiked(self._spike, batches, mean)
-        return None
-
-    def _spiked(
-        self, spike: float, batches: int, mean: float
-    ) -> tuple[float, str] | None:
+        if self._spike is None:
+            return None
         total = self._batches + batches
         loss = (mean * total - self._mean * self._batches) / batches
         self._batches, self._mean = total, mean
         if len(self._good) >= _FEWEST:
             usual = statistics.median(self._good)
-            if loss > spike * usual > 0:
+            if loss > self._spike * usual > 0:
                 why = f"the loss is {loss / usual:.3g} times the usual {usual:.3g}"
                 return loss, why
         self._good.append(loss)

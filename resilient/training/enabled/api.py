@@ -1,21 +1,32 @@
-"""``resilient.enabled`` and ``resilient.disabled``.
+"""``resilient.enabled`` and ``disabled``: get control in calls of ``keras.Model.fit``.
 
-Neither importing this module nor entering one of them loads Keras or a backend, so a
-script may still choose its backend inside.
+That is in a block of ``enabled``, or with ``BackupAndRestore``. A call passes on to
+Keras unless it is to be resumable: because a ``BackupAndRestore`` is among its
+callbacks, or because ``enabled`` is entered.
+
+Keras's decorator of ``fit`` calls the function that is in a cell of its closure. There
+we put ours: calls through a method that was looked up before come to it as well, those
+of overridden ``fit`` methods (by ``super().fit``), and those of other wrappers.
+
+Neither importing this module nor entering a block loads Keras or a backend, so a script
+may still choose its backend inside.
 """
 
 import contextlib
+import functools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from resilient.storage.remote.address import Address
-from resilient.training.enabled import intercept
-from resilient.training.enabled.calls import Calls, ended
+from resilient.training.enabled import calls
+from resilient.training.enabled.calls import Calls
+from resilient.training.fit.api import ResilientFit
 from resilient.training.options import FitOptions, Location
 from resilient.training.shown import shown_as
+from resilient.training.under_way import is_inside_a_run
 from resilient.user_line import ending_at_user_line
 
 # What `resilient run --save` tells the processes that it starts.
@@ -54,16 +65,16 @@ def enabled(directory: Location, **options: Any) -> Iterator[None]:
         ValueError: An option has an invalid value.
     """
     with ending_at_user_line:
-        calls = Calls(directory, options)
-    with contextlib.closing(calls), intercept.entered(calls):
+        block = Calls(directory, options)
+    with contextlib.closing(block), _entered(block):
         yield
-    ended.add(calls.directory)
+    calls.ended.add(block.directory)
 
 
 @contextlib.contextmanager
 def disabled() -> Iterator[None]:
     """Exclude the calls of ``model.fit`` inside from ``enabled`` and its numbering."""
-    with intercept.entered(None):
+    with _entered(None):
         yield
 
 
@@ -88,4 +99,60 @@ def environment(directory: Location, options: Mapping[str, Any]) -> dict[str, st
 def enable_from_environment() -> None:
     """``enabled`` as the environment says, until the process ends."""
     options = json.loads(os.environ[VARIABLE])
-    intercept.add(Calls(options.pop("directory"), options))
+    _add(Calls(options.pop("directory"), options))
+
+
+@contextlib.contextmanager
+def _entered(block: Calls | None) -> Iterator[None]:
+    """Inside, ``block`` makes fits resumable; None: nothing does."""
+    _add(block)
+    try:
+        yield
+    finally:  # the innermost of its kind: ``disabled`` may be nested
+        del calls.entered[-1 - calls.entered[::-1].index(block)]
+
+
+def _add(block: Calls | None) -> None:
+    """The same, for as long as the process lives."""
+    import wrapt
+
+    calls.entered.append(block)
+    wrapt.register_post_import_hook(take_control, "keras")
+
+
+@functools.cache
+def take_control(keras: Any) -> None:
+    """Put our function in the place of Keras's ``fit``, for the life of the process."""
+    from resilient.training.enabled.searches import ending_search
+
+    trainer = next(cls for cls in keras.Model.__mro__[1:] if "fit" in vars(cls))
+    plain = trainer.fit.__wrapped__
+    cell = next(each for each in trainer.fit.__closure__ if each.cell_contents is plain)
+
+    @functools.wraps(plain)
+    def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
+        found = _resumable(args, kwargs)
+        if found is None:
+            return plain(model, *args, **kwargs)
+
+        def train(**options: Any) -> Any:
+            here = functools.partial(plain, model)
+            return ResilientFit(model, **options).fit_by(here, args, kwargs)
+
+        with ending_at_user_line, ending_search():
+            return found(model, train)
+
+    cell.cell_contents = fit
+
+
+def _resumable(args: Any, kwargs: Any) -> Callable[..., Any] | None:
+    """What makes a call of ``fit`` with these arguments; None: Keras does."""
+    from resilient.training.enabled.callback import BackupAndRestore
+
+    given = kwargs.get("callbacks", (*args, *[None] * 6)[5])
+    given = getattr(given, "callbacks", given)  # of a CallbackList
+    for callback in given if isinstance(given, (list, tuple)) else [given]:
+        if isinstance(callback, BackupAndRestore) and not is_inside_a_run():
+            return callback.run
+    block = calls.current()
+    return None if block is None else block.fit

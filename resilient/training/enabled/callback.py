@@ -14,7 +14,7 @@ from resilient.errors import NotSupportedError
 from resilient.policies import SaveFreq
 from resilient.storage import scratch
 from resilient.storage.layout import foreign_names, local_directory
-from resilient.training.enabled import intercept
+from resilient.training.enabled.api import take_control
 from resilient.training.fit.api import ResilientFit
 from resilient.training.options import FitOptions, Location
 from resilient.training.shown import shown_with
@@ -23,7 +23,7 @@ from resilient.user_line import ending_at_user_line
 
 logger = logging.getLogger(__name__)
 
-intercept.take_control(keras)
+take_control(keras)
 
 # How many fits of this process have finished in each directory.
 finished: Counter[Path] = Counter()

@@ -3,13 +3,15 @@
 Importing this module loads neither Keras nor a backend.
 """
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from resilient.convert.start import checked_starts
 from resilient.errors import ResilientError, message, require_integer
-from resilient.training.loop.context import RunContext, wrong_place_error
+from resilient.saving.directory import OnDirectory
+from resilient.storage.checkpoint import Checkpoint
 from resilient.training.loop.history import LogHistory
 from resilient.training.options import (
     OF_LOOPS,
@@ -29,7 +31,7 @@ Shuffle = Literal[True, False, "batch"] | None
 
 
 @shown_with(LoopOptions)
-class Run(RunContext):
+class Run(OnDirectory):
     """A custom training loop that can be killed anywhere and run again.
 
     .. code-block:: python
@@ -66,20 +68,22 @@ class Run(RunContext):
     def __init__(self, checkpoint_dir: Location, **objects: Any) -> None:
         from resilient.data.select import kind_of_iterator
         from resilient.objects.adapters import Objects
-        from resilient.training.loop.position import LoopPlan
+        from resilient.training.loop.state import LoopPlan
 
         ours = {each.name for each in fields(LoopOptions)} & objects.keys()
         given = LoopOptions(**{name: objects.pop(name) for name in ours})
         named = {name: kind_of_iterator(name, x) or x for name, x in objects.items()}
         found = Objects(named, given.state)
-        self._tree = found.tree
         checked_allow(given.allow, OF_LOOPS)
         options = RunOptions(checkpoint_dir, given)
         starts = checked_starts(
             given.start_from, given.start_layers, list(found.models()), given.state
         )
-        super().__init__(LoopPlan(options, found, LogHistory(), given.verbose, starts))
+        super().__init__(options.store)
+        self._plan = LoopPlan(options, found, LogHistory(), given.verbose, starts)
         self._data = given.data
+        # Of a ``with`` block.
+        self._entered: contextlib.AbstractContextManager[None]
 
     @ending_at_user_line
     def loop(
@@ -117,9 +121,8 @@ class Run(RunContext):
             Preempted: The loop stopped on request; a ``SystemExit``.
             ResilientError: As for ``resilient.fit``.
         """
-        data, options = self._given(data, batch_size, shuffle, steps_per_epoch)
-        require_integer(epochs, "`epochs`")
-        return self._loop(data, options, self._shortened(epochs))
+        given = self._given(data, batch_size, shuffle, steps_per_epoch)
+        return self._loop(*given, self._number_of(epochs))
 
     @ending_at_user_line
     def epochs(self, epochs: int) -> Iterator[int]:
@@ -135,8 +138,7 @@ class Run(RunContext):
         Args:
             epochs: Epochs of the whole run, counted from its start.
         """
-        require_integer(epochs, "`epochs`")
-        return self._epochs(self._shortened(epochs))
+        return self._epochs(self._number_of(epochs))
 
     @ending_at_user_line
     def batches(
@@ -152,16 +154,16 @@ class Run(RunContext):
         Raises:
             ResilientError: Called outside ``epochs``, or twice in one epoch.
         """
-        data, options = self._given(data, batch_size, shuffle, steps_per_epoch)
-        if self._attempt is None or not self._attempt.in_loop:
+        given = self._given(data, batch_size, shuffle, steps_per_epoch)
+        if self._plan.attempt is None or not self._plan.attempt.in_loop:
             raise wrong_place_error(
                 "batches", "Write `for epoch in run.epochs(n):` around it."
             )
-        return self._batches(self._attempt, data, options)
+        return self._batches(self._plan.attempt, *given)
 
     def stop(self) -> None:
         """End the run for good after this batch."""
-        self._plan.position.stopped = True
+        self._plan.stopped = True
 
     def log(self, **values: Any) -> None:
         """Add numbers to ``history``, with the step of this batch.
@@ -172,11 +174,77 @@ class Run(RunContext):
         Raises:
             TypeError: One is not a number.
         """
-        attempt, position = self._attempt, self._plan.position
-        step = position.progress.step if attempt is None else attempt.step
-        self.history.add(step, values)
-        if attempt is not None:
-            attempt.logged(values)
+        if self._plan.attempt is None:
+            self.history.add(self.step, values)
+        else:
+            self._plan.attempt.log(values)
+
+    @ending_at_user_line
+    def __enter__(self) -> Self:
+        """Lock the directory and restore its newest checkpoint.
+
+        Raises:
+            DirectoryInUseError: Another run is using the directory.
+            CheckpointMismatchError: The checkpoint belongs to a different run.
+            CorruptCheckpointError: There are checkpoints, but none is intact.
+        """
+        from resilient.training.loop.attempt import enter_run
+
+        if self._plan.attempt is not None:
+            raise wrong_place_error("with", "Enter it once, and outside its loops.")
+        self._entered = enter_run(self._plan)
+        self._entered.__enter__()
+        return self
+
+    @ending_at_user_line
+    def __exit__(self, *error: Any) -> None:
+        """Save, unless an error ended the block, and unlock the directory."""
+        self._entered.__exit__(*error)
+
+    @ending_at_user_line
+    def advance(self, steps: int = 1) -> None:
+        """Count steps done in a ``with`` block without ``loop``, and save if due.
+
+        Raises:
+            Preempted: The run stopped on request, and was saved.
+        """
+        require_integer(steps, "`steps`")
+        self._require_attempt("advance").advance(steps)
+
+    @ending_at_user_line
+    def save(self) -> None:
+        """Save now; inside ``loop`` and ``batches``, after this batch.
+
+        Raises:
+            ResilientError: Called outside both ``with`` and a loop.
+        """
+        self._require_attempt("save").save()
+
+    @ending_at_user_line
+    def restore(self, step: int | None = None) -> Checkpoint:
+        """Restore all objects to their state in a checkpoint.
+
+        Inside ``with``, the run continues from there, and later checkpoints move to
+        quarantine. Outside, it is only for inspection: the next loop still resumes from
+        the newest checkpoint.
+
+        Args:
+            step: Which checkpoint; the newest intact one by default.
+
+        Returns:
+            The checkpoint.
+
+        Raises:
+            CheckpointNotFoundError: There is none, or none of that step.
+            CheckpointMismatchError: It belongs to a different run; nothing was changed.
+            ResilientError: Called inside a loop.
+        """
+        from resilient.training.loop.attempt import inspect
+
+        if self._plan.attempt is not None:
+            return self._plan.attempt.go_back_to(step)
+        with self._store.looking():
+            return inspect(self._plan, step)
 
     @property
     def history(self) -> LogHistory:
@@ -185,28 +253,30 @@ class Run(RunContext):
     @property
     def step(self) -> int:
         """Steps done since the start of the run."""
-        return self._plan.position.progress.step
+        return self._plan.progress.step
 
     @property
     def state(self) -> Any:
         """The JAX pytree, to read and to assign."""
-        return None if self._tree is None else self._tree.value
+        tree = self._plan.objects.tree
+        return None if tree is None else tree.value
 
     @state.setter
     def state(self, value: Any) -> None:
-        if self._tree is None:
+        tree = self._plan.objects.tree
+        if tree is None:
             raise ResilientError(
                 "run.state can be assigned only where Run was given `state`, a JAX "
                 "pytree.",
                 received=f"an assignment of {type(value).__name__}",
                 hint="Pass state=... to Run.",
             )
-        self._tree.value = value
+        tree.value = value
 
     def _loop(
         self, data: Any, options: "BatchOptions", epochs: int
     ) -> Iterator[tuple[int, int, Any]]:
-        with ending_at_user_line, self._entered() as attempt:
+        with ending_at_user_line, self._attempted() as attempt:
             for epoch in attempt.epochs(epochs, data, options):
                 for step, batch in attempt.batches(data, options):
                     yield epoch, step, batch
@@ -218,37 +288,42 @@ class Run(RunContext):
             yield from attempt.batches(data, options)
 
     def _epochs(self, epochs: int) -> Iterator[int]:
-        with ending_at_user_line, self._entered() as attempt:
+        with ending_at_user_line, self._attempted() as attempt:
             yield from attempt.epochs(epochs)
 
-    def _shortened(self, epochs: int) -> int:
+    def _attempted(self) -> "contextlib.AbstractContextManager[LoopAttempt]":
+        """This process's attempt: that of an enclosing ``with``, or a temporary one."""
+        from resilient.training.loop.attempt import open_run
+
+        attempt = self._plan.attempt
+        return (
+            open_run(self._plan) if attempt is None else contextlib.nullcontext(attempt)
+        )
+
+    def _require_attempt(self, what: str) -> "LoopAttempt":
+        if self._plan.attempt is None:
+            raise wrong_place_error(
+                what, "Write `with run:` around it, or use run.loop."
+            )
+        return self._plan.attempt
+
+    def _number_of(self, epochs: int) -> int:
         """As many epochs, or as few as ``resilient prove`` asks for."""
+        require_integer(epochs, "`epochs`")
         trial = self._plan.options.trial
         return epochs if trial is None else trial.fewer_epochs(epochs)
 
-    def _given(
-        self,
-        data: Any,
-        batch_size: int | None,
-        shuffle: Shuffle,
-        steps_per_epoch: int | None,
-    ) -> "tuple[Any, BatchOptions]":
+    def _given(self, data: Any, *how: Any) -> "tuple[Any, BatchOptions]":
         """The data to iterate, and how."""
         from resilient.training.loop.batches import BatchOptions, require_batches
 
-        for name, number in (
-            ("batch_size", batch_size),
-            ("steps_per_epoch", steps_per_epoch),
-        ):
-            if number is not None:
+        options = BatchOptions(*how)
+        for name in ("batch_size", "steps_per_epoch"):
+            if (number := getattr(options, name)) is not None:
                 require_integer(number, f"`{name}`")
-        if shuffle not in (None, True, False, "batch"):
-            raise ValueError(
-                message(
-                    '`shuffle` must be True, False or "batch".',
-                    received=repr(shuffle),
-                )
-            )
+        if options.shuffle not in (None, True, False, "batch"):
+            what = '`shuffle` must be True, False or "batch".'
+            raise ValueError(message(what, received=repr(options.shuffle)))
         given = [each for each in (data, self._data) if each is not None]
         if not given or given[0] is not given[-1]:
             raise ValueError(
@@ -261,7 +336,12 @@ class Run(RunContext):
                     "to both.",
                 )
             )
-        options = BatchOptions(batch_size, shuffle, steps_per_epoch)
         if isinstance(given[0], list):
-            require_batches(given[0], batch_size, shuffle)
+            require_batches(given[0], options)
         return given[0], options
+
+
+def wrong_place_error(what: str, todo: str) -> ResilientError:
+    """The error for ``run.what``; ``todo`` says where it belongs."""
+    name = "`with run`" if what == "with" else f"run.{what}"
+    return ResilientError(f"{name} cannot be used here.", hint=todo)

@@ -6,23 +6,29 @@ restored twice: when the loop begins, since user code at the start of an epoch m
 the state, and before the batch, since that code may change it.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from typing import Any
 
-from resilient.data.inputs import DataInputs
+from resilient import keras_internals
+from resilient.backends import get_backend
+from resilient.backends.base import Part
+from resilient.convert.start import start
 from resilient.distributed.checks import require_same_variables
+from resilient.distributed.group import ALONE
+from resilient.errors import ResilientError
+from resilient.keras_internals import replicas
+from resilient.objects.adapters import Objects
 from resilient.progress import Progress
-from resilient.saving.run_json import LoopRun
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training import announce
 from resilient.training.boundaries import Boundaries
+from resilient.training.loop.api import wrong_place_error
 from resilient.training.loop.batches import Batches, BatchOptions
-from resilient.training.loop.context import wrong_place_error
-from resilient.training.loop.position import LoopPlan
-from resilient.training.loop.state import LoopState
-from resilient.training.resume import Resume
-from resilient.training.session import Session
+from resilient.training.loop.state import LoopPlan, LoopState
+from resilient.training.session import Session, load, open_session
 
 
 class LoopAttempt:
@@ -34,27 +40,25 @@ class LoopAttempt:
     """
 
     def __init__(self, plan: LoopPlan, session: Session) -> None:
-        self._session, self._saving = session, session.saving
-        self._position, self._history = plan.position, plan.history
-        # The Keras arguments that data sources read.
-        self._arguments = {"verbose": int(bool(plan.verbose)), "validation_data": None}
+        self._session, self._plan = session, plan
         self._state = LoopState(plan, session.backend, session.part, session.group)
         self._begun = self.in_loop = self._in_batch = self._iterated = False
-        self._restored: Progress | None = None
-        self._last_save: Progress | None = None
-        self._pending: Resume[LoopRun] | None = None  # until the first batch
-        self._batches: Batches | None = None
-        self._resume, self._inputs, self._boundaries = self._next_loop()
+        self._saved: Progress | None = None  # of the checkpoint like the live state
+        self._next_loop()
 
-    def _next_loop(self) -> tuple[Resume[LoopRun] | None, DataInputs, Boundaries]:
+    def _next_loop(self) -> None:
         """What one loop has of its own: its checkpoint, its data, its boundaries."""
-        position = self._position
+        plan, session = self._plan, self._session
         # At the end of the previous loop, the live state is that of the checkpoint.
-        resume = None if position.ends(position.done) else position.resume
+        resume = self._resume = None if plan.ends(plan.done) else plan.resume
         positions = None if resume is None else resume.saved.positions()
-        inputs = self._session.inputs(self._arguments, positions)
-        args = self._session, self._state, inputs
-        return resume, inputs, Boundaries(*args, logged=self._last_logs)
+        # The Keras arguments that data sources read.
+        arguments = {"verbose": int(bool(plan.verbose)), "validation_data": None}
+        inputs = self._inputs = session.inputs(arguments, positions)
+        self._batches: Batches | None = None
+        self._boundaries = Boundaries(
+            session, self._state, inputs, logged=self._last_logs
+        )
 
     # Called by the loop. -----------------------------------------------------
 
@@ -62,38 +66,40 @@ class LoopAttempt:
         self, count: int, data: Any = None, options: BatchOptions | None = None
     ) -> Iterator[int]:
         """The remaining epochs of ``count``, with their data if it is known now."""
-        position = self._position
-        if position.inside:
+        plan, session = self._plan, self._session
+        if self.in_loop:
+            raise wrong_place_error(
+                "loop", "Let one loop of a Run end before the next."
+            )
+        if plan.inside:
             raise wrong_place_error(
                 "loop", "A loop was left in the middle: leave the `with` block as well."
             )
-        self._batches = None
-        self._resume, self._inputs, self._boundaries = self._next_loop()
+        self._next_loop()
         self.in_loop = True
         try:
-            if options is not None and (
-                not position.is_over(count) or position.ends(count)
-            ):
+            if options is not None and (not plan.is_over(count) or plan.ends(count)):
                 self._open(data, options)  # refused before anything is changed
             self.begin()
-            position.count_by("loop")
-            if options is None and self.progress.batch:
-                self._pending = self._resume
-            if position.is_over(count):
-                self._session.say(announce.nothing_left(self.progress))
+            plan.count_by("loop")
+            if options is not None:
+                self._resume = None  # frees what was restored
+            if plan.is_over(count):
+                session.say(announce.nothing_left(plan.progress))
             else:
-                self._session.stop_if_asked()
-            while not position.is_over(count):
-                position.resume = None  # it is in the past from now on
-                position.inside, self._iterated = True, False
+                session.stop_if_asked()
+            while not plan.is_over(count):
+                plan.resume = None  # it is in the past from now on
+                plan.inside, self._iterated = True, False
                 if options is None:
-                    self._state.begin_epoch(repeated=self._pending is not None)
-                yield self.progress.epoch
+                    resumed = self._resume is not None and plan.progress.batch
+                    self._state.begin_epoch(repeated=bool(resumed))
+                yield plan.progress.epoch
                 self._end_epoch(count)
-            if position.ends(count):
-                position.resume = None
-            position.done, position.inside = count, False
-            self._session.ended(self.progress)
+            if plan.ends(count):
+                plan.resume = None
+            plan.done, plan.inside = count, False
+            session.ended(plan.progress)
         finally:
             self.in_loop = False
             if self._batches is not None:
@@ -107,96 +113,92 @@ class LoopAttempt:
                 "Iterate once per epoch: combine your data into one iterable.",
             )
         self._iterated = True
+        plan, session = self._plan, self._session
         source = self._open(data, options)
-        source.begin_epoch(self._session.replay(self._inputs, self.progress))
-        if self._pending is not None:
-            self._pending.restore(self._state.parts(self._pending, self._inputs)[1:])
-        self._resume = self._pending = None  # frees what was restored
-        recorder = self._session.recorder
+        source.begin_epoch(session.replay(self._inputs, plan.progress))
+        resume, self._resume = self._resume, None
+        if resume is not None and plan.progress.batch:
+            resume.restore(self._state.parts(resume, self._inputs)[1:])
+        del resume  # frees what was restored
+        recorder = session.recorder
         try:
-            while True:
-                try:
-                    batch = source.next()
-                except StopIteration:
-                    break
+            for batch in source:
                 self._boundaries.next_batch_is_there()
-                batch = self._session.witness.drawn(batch)
-                self._in_batch = True
+                session.witness.drawn(batch)
+                self._in_batch, before = True, plan.progress
                 try:
                     if recorder is not None and recorder.draws_only:
-                        step, epoch, number = self.progress
-                        after = Progress(step + 1, epoch, number + 1)
-                        recorder.add_batch(after, batch)
+                        recorder.add_batch(_after(before, 1), batch)
                     else:
-                        yield self.progress.step, batch
+                        yield before.step, batch
                 finally:  # a loop may be left midway
                     self._in_batch = False
-                    self._count(1)
+                    plan.progress = _after(before, 1)
                 source.trained()
-                more = source.has_more()
-                if more is not False and not self._position.stopped:
-                    self._boundary(source.surely_has_more)
-                if self._position.stopped:
+                if source.has_more() is not False and not plan.stopped:
+                    self._boundary(lambda: source.has_more() is True)
+                if plan.stopped:
                     break
         finally:
             source.end_epoch()
             # What comes now may take any time, without heartbeats.
-            self._session.watch.beat("validating")
+            session.watch.beat("validating")
 
     def advance(self, steps: int) -> None:
         """This many steps were done without ``batches``."""
-        self._position.count_by("advance")
-        self._resume = self._position.resume = None  # frees what was restored
-        self._count(steps)
+        if self.in_loop:
+            raise wrong_place_error(
+                "advance", "loop and batches count their own steps."
+            )
+        plan = self._plan
+        plan.count_by("advance")
+        self._resume = plan.resume = None  # frees what was restored
+        plan.progress = _after(plan.progress, steps)
         self._boundary()
 
-    def logged(self, values: Mapping[str, Any]) -> None:
-        """Numbers were logged, for this step if it is not over."""
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Add numbers to the history, with the step of this batch.
+
+        At the ends of an epoch, it is that of the last batch.
+        """
+        step = self._plan.progress.step
+        if self.in_loop and not self._in_batch:
+            step = max(0, step - 1)
+        self._plan.history.add(step, values)
         if self._in_batch:
-            self._session.witness.logged(self.step + 1, values)
+            self._session.witness.logged(step + 1, values)
 
     def save(self) -> None:
         """Save at the next boundary; outside a loop, save now."""
-        self._saving.request()
+        self._session.request_save()
         if not self.in_loop:
             self._boundary()
 
     def end(self) -> None:
-        """The loop ended by itself: save what is not saved yet."""
-        if self.progress not in (self._last_save, self._restored):
-            self._finish({})
-        self._session.events.emit("ended", **self.progress._asdict())
+        """The run ended by itself: save what is not saved yet."""
+        progress = self._plan.progress
+        if progress != self._saved:
+            self._boundaries.at_epoch_end(progress, {}, finished=True)
+        self._session.events.emit("ended", **progress._asdict())
 
     # What happens there. -------------------------------------------------------------
 
-    @property
-    def progress(self) -> Progress:
-        return self._position.progress
-
-    @property
-    def step(self) -> int:
-        """The current step; at the ends of an epoch, the last one."""
-        step = self.progress.step
-        return step if self._in_batch or not self.in_loop else max(0, step - 1)
-
     def begin(self) -> None:
         """Restore the checkpoint, unless this process is already past it."""
-        self._restore(self._resume)
-        if self._session.group.count > 1:
-            require_same_variables(self._state.leaves(), self._session.group)
-
-    def _restore(self, resume: Resume[LoopRun] | None) -> None:
+        plan, session, resume = self._plan, self._session, self._resume
         began, first, resumed = time.monotonic(), not self._begun, None
         if resume is not None:
             parts = self._state.parts(resume, self._inputs)[1:]
             resume.check(parts)
             resume.restore(parts)
-            self._position.progress = self._restored = resume.progress
+            plan.progress = self._saved = resume.progress
             resumed = resume.checkpoint if first else None
         seconds = time.monotonic() - began
-        self._session.alike = self._position.is_alike
-        self._boundaries.begin(self.progress, resumed, seconds, first=first)
+        session.alike = plan.is_alike
+        self._boundaries.begin(plan.progress, resumed, seconds, first=first)
         self._begun = True
+        if session.group.count > 1:
+            require_same_variables(self._state.leaves(), session.group)
 
     def go_back_to(self, step: int | None) -> Checkpoint:
         """Set everything to a checkpoint, and discard those after it.
@@ -204,23 +206,25 @@ class LoopAttempt:
         Args:
             step: Which checkpoint; None: the newest.
         """
-        self._saving.wait()
-        self._session.resume = "must" if step is None else step
-        found = self._session.choose()
+        if self.in_loop:
+            raise wrong_place_error("restore", "Call it before the loop or after it.")
+        session = self._session
+        session.saving.wait()
+        session.resume = "must" if step is None else step
+        found = session.choose()
         assert found is not None
         self._begun = False
-        resume = self._position.resume_from(found, self._session.options.allow)
-        self._restore(resume)
-        return resume.checkpoint
+        self._resume = self._plan.resume_from(found)
+        self.begin()
+        return found[0]
 
     def _open(self, data: Any, options: BatchOptions) -> Batches:
         """The batches of the data, the same object in all epochs."""
         if self._batches is not None:
             self._batches.require_same(data, options)
             return self._batches
-        session, resume = self._session, self._resume
-        args = (data, options, self._inputs, session.parallel, session.strategy)
-        self._batches = Batches(*args, trial=session.options.trial)
+        plan, session, resume = self._plan, self._session, self._resume
+        self._batches = Batches(data, options, self._inputs, session)
         fingerprint = self._batches.fingerprint()
         self._inputs.share.require_same(fingerprint)
         self._state.data = {f"data {name}": x for name, x in fingerprint.items()}
@@ -229,35 +233,124 @@ class LoopAttempt:
             position = self._state.parts(resume, self._inputs)[:1]
             resume.check(position)
             resume.restore(position)
-            self._position.progress = resume.progress
-        if session.alike and not self._position.is_alike:
+            plan.progress = resume.progress
+        if session.alike and not plan.is_alike:
             session.alike = False
-            session.witness.begin(self.progress.step, compares=False)
+            session.witness.begin(plan.progress.step, compares=False)
         return self._batches
 
-    def _count(self, steps: int) -> None:
-        step, epoch, batch = self.progress
-        self._position.progress = Progress(step + steps, epoch, batch + steps)
-
     def _boundary(self, certain: Callable[[], bool] = lambda: True) -> None:
-        self._boundaries.between_batches(self.progress, None, certain=certain)
+        self._boundaries.between_batches(self._plan.progress, None, certain=certain)
 
     def _end_epoch(self, count: int) -> None:
-        logs, self._resume = self._last_logs(), None
-        self._boundaries.all_trained(self.progress)
-        self._position.progress = Progress(
-            self.progress.step, self.progress.epoch + 1, 0
-        )
-        self._boundaries.trained(self.progress)
-        if self._position.is_over(count):
-            self._finish(logs)
-        else:
-            self._boundaries.at_epoch_end(self.progress, logs, finished=False)
+        plan, logs, self._resume = self._plan, self._last_logs(), None
+        self._boundaries.all_trained(plan.progress)
+        step, epoch, _ = plan.progress
+        plan.progress = Progress(step, epoch + 1, 0)
+        self._boundaries.trained(plan.progress)
+        over = plan.is_over(count)
+        self._boundaries.at_epoch_end(plan.progress, logs, finished=over)
+        if over:
+            self._saved = plan.progress
 
     def _last_logs(self) -> dict[str, float]:
         """The newest numbers that this epoch logged."""
-        return self._history.last(self.progress.step - self.progress.batch)
+        step, _, batch = self._plan.progress
+        return self._plan.history.last(step - batch)
 
-    def _finish(self, logs: dict[str, float]) -> None:
-        self._boundaries.at_epoch_end(self.progress, logs, finished=True)
-        self._last_save = self.progress
+
+def _after(progress: Progress, steps: int) -> Progress:
+    """This many steps later in the same epoch."""
+    step, epoch, batch = progress
+    return Progress(step + steps, epoch, batch + steps)
+
+
+@contextlib.contextmanager
+def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
+    """Lock the directory, find the checkpoint, and follow the loop.
+
+    Raises:
+        DirectoryInUseError: Another run is using the directory.
+        CheckpointNotFoundError: ``resume`` asks for a checkpoint that does not exist,
+            or saved checkpoints are gone.
+        CorruptCheckpointError: There are checkpoints, but none is intact.
+    """
+    options = plan.options
+    if plan.entered:  # do not start over what this process trained
+        options = copy(options)
+        options.resume = "auto"
+    strategy = strategy_of(plan.objects)
+    with open_session(options, strategy, by_hand=True) as session:
+        # No progress bar, as with verbose=2 in Keras.
+        session.say.set_verbose(2 if plan.verbose else 0)
+        if not plan.entered or plan.inside:
+            _find_checkpoint(plan, session)
+        attempt = plan.attempt = LoopAttempt(plan, session)
+        if session.recorder is not None:
+            directory, leaves = options.store.directory, plan.objects.leaves
+            session.recorder.at_exit(directory, session.backend, leaves)
+        try:
+            yield attempt
+        except Exception:
+            session.watch.disarm()
+            raise
+        finally:
+            plan.attempt = None
+
+
+@contextlib.contextmanager
+def enter_run(plan: LoopPlan) -> Iterator[None]:
+    """The same around the user's own code; save at its end, unless that is an error."""
+    with open_run(plan) as attempt:
+        attempt.begin()
+        try:
+            yield
+        except BaseException:
+            plan.inside = True
+            raise
+        attempt.end()
+
+
+def _find_checkpoint(plan: LoopPlan, session: Session) -> None:
+    """Find what to resume from, at the start or after a loop that stopped midway."""
+    found = session.choose()
+    if found is not None:
+        plan.resume_from(found)
+        plan.progress, plan.done = found[0].progress, -1
+    elif plan.inside:
+        raise ResilientError(
+            "An earlier loop of this Run stopped midway, before the first checkpoint, "
+            "so its objects have changed.",
+            received=f"after {plan.progress}",
+            hint="Create the objects and the Run again.",
+        )
+    else:
+        models = plan.objects.models()
+        wanted = [(asked, models[name], name) for name, asked in plan.starts.items()]
+        found_in = start(wanted, session.group)
+        for name, started in zip(plan.starts, found_in, strict=True):
+            session.events.emit("started from", model=name, **started.to_json())
+            session.say(f"{name}: {started}")
+    plan.entered, plan.inside = True, False
+
+
+def inspect(plan: LoopPlan, step: int | None) -> Checkpoint:
+    """Restore all objects to a checkpoint, outside any loop."""
+    backend, count = get_backend(), replicas.count_under(strategy_of(plan.objects))
+    plan = copy(plan)  # the run stays where it is
+    found = load(plan.options, step, count)
+    resume = plan.resume_from(found)
+    state = LoopState(plan, backend, Part(0, 1, count), ALONE)
+    objects = state.objects(resume)
+    resume.check(objects)
+    resume.restore(objects)
+    return resume.checkpoint
+
+
+def strategy_of(objects: Objects) -> Any:
+    """The loop's tf.distribute strategy; None on other backends."""
+    if keras_internals.BACKEND != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    return objects.strategy() or tf.distribute.get_strategy()

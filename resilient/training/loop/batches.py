@@ -4,11 +4,11 @@ Each epoch creates a new iterator of the data, as ``for batch in data`` does; wi
 ``steps_per_epoch`` the epochs share one for as long as it yields batches.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras.utils import PyDataset, unpack_x_y_sample_weight
 
@@ -18,14 +18,11 @@ from resilient.data.iterable import BatchList
 from resilient.data.select import adapter_for, are_arrays, require_data
 from resilient.data.source import SourceContext
 from resilient.data.tracked import TrackedAdapter
-from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import DataNotResumableError, NotSupportedError, message
 from resilient.saving import reshard
 from resilient.serialization.position import TrainingPosition
 from resilient.state.rng import kept_random_state
-
-if TYPE_CHECKING:
-    from resilient.training.trial import Trial
+from resilient.training.session import Session
 
 
 @dataclass(frozen=True)
@@ -50,26 +47,21 @@ class Batches:
         data: What the user passed.
         options: How to iterate over it.
         inputs: Tracks the positions of the data.
-        parallel: How the processes train together.
-        strategy: The tf.distribute strategy that distributes batches.
-        trial: What ``resilient prove`` asks for, if it does.
+        session: The processes, and how they train together.
     """
 
     data_adapter: Any
 
     def __init__(
-        self,
-        data: Any,
-        options: BatchOptions,
-        inputs: DataInputs,
-        parallel: ParallelStrategy,
-        strategy: Any,
-        *,
-        trial: "Trial | None" = None,
+        self, data: Any, options: BatchOptions, inputs: DataInputs, session: Session
     ) -> None:
         self.data, self.options = data, options
         self._inputs = inputs
-        spread = _is_spread(strategy)
+        strategy, trial, spread = session.strategy, session.options.trial, False
+        if strategy is not None:  # of TensorFlow
+            from resilient.data.tf_data.adapter import distributes
+
+            spread = distributes(strategy)  # batches, over replicas
         settings = replace(inputs.settings("x"), as_given=not spread)
         with kept_random_state(inputs.backend) if settings.saved else nullcontext():
             # The uninterrupted run created it earlier: leave no trace now.
@@ -79,7 +71,7 @@ class Batches:
         # Of an epoch.
         self._most = min(filter(None, (self._steps, shortened)), default=None)
         self.data_adapter = adapter  # Keras's adapter, with a position
-        self._drawn_by_all = parallel.draws_all(data)
+        self._drawn_by_all = session.parallel.draws_all(data)
         inputs.share.divide(adapter, data, "x", self._steps)
         self._iterable = _iterable(adapter, strategy, spread=spread)
         self._live: Iterator[Any] | None = None
@@ -148,7 +140,10 @@ class Batches:
         else:
             self._begin()
 
-    def next(self) -> Any:
+    def __iter__(self) -> "Batches":
+        return self
+
+    def __next__(self) -> Any:
         """The next batch of the epoch.
 
         Raises:
@@ -168,7 +163,7 @@ class Batches:
             if self._batch or not self._drawn:
                 raise self._ran_out() from None
             self._begin()  # the previous epoch exhausted the iterator
-            return self.next()
+            return next(self)
         self._batch += 1
         self._drawn += 1
         return batch
@@ -182,10 +177,6 @@ class Batches:
         if self._most is not None and self._batch >= self._most:
             return False
         return None if self._length is None else self._drawn < self._length
-
-    def surely_has_more(self) -> bool:
-        """Whether it is known that the epoch has another batch."""
-        return self.has_more() is True
 
     def end_epoch(self) -> None:
         """The epoch is over; the next one creates a new iterator."""
@@ -219,26 +210,11 @@ class Batches:
 
 def _unpacked(data: Any) -> dict[str, Any]:
     """``data`` as Keras's arguments: tuples of arrays are unpacked."""
-    names = ("x", "y", "sample_weight")
-    whole = dict(zip(names, (data, None, None), strict=True))
-    if not isinstance(data, tuple) or not 1 <= len(data) <= len(names):
+    whole = {"x": data, "y": None, "sample_weight": None}
+    if not isinstance(data, tuple) or not 1 <= len(data) <= len(whole):
         return whole
-    apart = dict(zip(names, unpack_x_y_sample_weight(data), strict=True))
+    apart = dict(zip(whole, unpack_x_y_sample_weight(data), strict=True))
     return apart if are_arrays(apart) else whole
-
-
-def _arguments(data: Any, options: BatchOptions) -> dict[str, Any]:
-    found = _unpacked(data)
-    shuffle = options.shuffle
-    if shuffle is None:
-        shuffle = are_arrays(found) or isinstance(data, PyDataset)
-    return {
-        **found,
-        "batch_size": options.batch_size,
-        "steps_per_epoch": options.steps_per_epoch,
-        "shuffle": shuffle,
-        "class_weight": None,
-    }
 
 
 def _adapter(data: Any, options: BatchOptions, settings: SourceContext) -> Any:
@@ -250,24 +226,16 @@ def _adapter(data: Any, options: BatchOptions, settings: SourceContext) -> Any:
             received=f"a list of {len(data)}",
             hint="Pass a tf.data.Dataset.",
         )
-    arguments = _arguments(data, options)
+    arguments = {**_unpacked(data), **vars(options), "class_weight": None}
+    if options.shuffle is None:
+        shuffled = are_arrays(arguments) or isinstance(data, PyDataset)
+        arguments["shuffle"] = shuffled
     require_data(arguments, "data")
     return adapter_for(arguments, settings)
 
 
-def _is_spread(strategy: Any) -> bool:
-    """Whether TensorFlow distributes the batches over replicas."""
-    if strategy is None:
-        return False
-    from resilient.data.tf_data.adapter import distributes
-
-    return distributes(strategy)
-
-
-def _iterable(
-    adapter: Any, strategy: Any, *, spread: bool
-) -> Callable[[], Iterable[Any]]:
-    """An iterable over the batches.
+def _iterable(adapter: Any, strategy: Any, *, spread: bool) -> Any:
+    """Makes an iterable over the batches.
 
     They are what the data itself yields. Arrays are split as this backend does it.
     """
@@ -276,14 +244,11 @@ def _iterable(
     if keras_internals.BACKEND == "tensorflow":
         dataset = strategy.experimental_distribute_dataset(adapter.get_tf_dataset())
         return lambda: dataset
-    if keras_internals.BACKEND == "jax":
-        get: Callable[[], Iterable[Any]] = adapter.get_jax_iterator
-    else:
-        get = adapter.get_torch_dataloader
-    return get
+    jax = keras_internals.BACKEND == "jax"
+    return adapter.get_jax_iterator if jax else adapter.get_torch_dataloader
 
 
-def require_batches(data: list[Any], batch_size: object, shuffle: object) -> None:
+def require_batches(data: list[Any], options: BatchOptions) -> None:
     """Check that a list is a list of batches, to be used as they are.
 
     Raises:
@@ -301,7 +266,7 @@ def require_batches(data: list[Any], batch_size: object, shuffle: object) -> Non
                 "tuple: [(x0,), (x1,), ...] or [(x0, y0), (x1, y1), ...].",
             )
         )
-    asked = {"batch_size": batch_size, "shuffle": shuffle or None}
+    asked = {"batch_size": options.batch_size, "shuffle": options.shuffle or None}
     if name := next((name for name, value in asked.items() if value is not None), None):
         raise ValueError(
             message(

@@ -16,9 +16,7 @@ import numpy as np
 from resilient.errors import message
 
 # NotImplementedError: a symbolic tensor of TensorFlow.
-_NOT_NUMBERS = (
-    *(ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError),
-)
+_WRONG = ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError
 _PENDING = 128  # most numbers waiting to be fetched
 
 
@@ -29,21 +27,18 @@ class LogHistory(Mapping[str, list[float]]):
     """
 
     def __init__(self) -> None:
-        self._steps: dict[str, array[int]] = {}
-        self._values: dict[str, array[float]] = {}
+        # The steps and the numbers under each name.
+        self._series: dict[str, tuple[array[int], array[float]]] = {}
         self._pending: deque[tuple[str, int, Any]] = deque()
 
     def __getitem__(self, name: str) -> list[float]:
-        self._fetch()
-        return self._values[name].tolist()
+        return self._fetched()[name][1].tolist()
 
     def __iter__(self) -> Iterator[str]:
-        self._fetch()
-        return iter(self._values)
+        return iter(self._fetched())
 
     def __len__(self) -> int:
-        self._fetch()
-        return len(self._values)
+        return len(self._fetched())
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}: {len(self[name]):,} numbers" for name in self)
@@ -51,8 +46,7 @@ class LogHistory(Mapping[str, list[float]]):
 
     def steps(self, name: str) -> list[int]:
         """The steps at which the numbers under a name were logged."""
-        self._fetch()
-        return self._steps[name].tolist()
+        return self._fetched()[name][0].tolist()
 
     def add(self, step: int, values: Mapping[str, Any]) -> None:
         """Log numbers.
@@ -66,40 +60,35 @@ class LogHistory(Mapping[str, list[float]]):
         """
         held = {name: _held(name, value) for name, value in values.items()}
         self._pending.extend((name, step, value) for name, value in held.items())
-        while len(self._pending) > _PENDING:
-            self._fetch_one()
+        self._fetched(_PENDING)
 
     def last(self, since: int) -> dict[str, float]:
         """The newest number of each name logged at step ``since`` or later."""
-        self._fetch()
-        return {
-            name: values[-1]
-            for name, values in self._values.items()
-            if self._steps[name][-1] >= since
-        }
+        found = self._fetched().items()
+        return {name: values[-1] for name, (at, values) in found if at[-1] >= since}
 
     def capture(self) -> dict[str, Any]:
         """Everything, as arrays."""
-        self._fetch()
-        return {
-            name: [np.array(self._steps[name]), np.array(values)]
-            for name, values in self._values.items()
-        }
+        found = self._fetched().items()
+        return {name: [np.array(at), np.array(values)] for name, (at, values) in found}
 
     def restore(self, captured: Mapping[str, Any]) -> None:
         """Set what ``capture`` returned."""
         self._pending.clear()
-        self._steps = {name: array("q", steps) for name, (steps, _) in captured.items()}
-        self._values = {n: array("d", values) for n, (_, values) in captured.items()}
+        self._series = {
+            name: (array("q", steps), array("d", values))
+            for name, (steps, values) in captured.items()
+        }
 
-    def _fetch(self) -> None:
-        while self._pending:
-            self._fetch_one()
-
-    def _fetch_one(self) -> None:
-        name, step, value = self._pending.popleft()
-        self._steps.setdefault(name, array("q")).append(step)
-        self._values.setdefault(name, array("d")).append(_number(value))
+    def _fetched(self, but: int = 0) -> dict[str, "tuple[array[int], array[float]]"]:
+        """All series, with what was logged, but for the newest ``but`` numbers."""
+        while len(self._pending) > but:
+            name, step, value = self._pending.popleft()
+            number = _number(value)
+            steps, values = self._series.setdefault(name, (array("q"), array("d")))
+            steps.append(step)
+            values.append(number)
+        return self._series
 
 
 def _held(name: str, value: Any) -> Any:
@@ -123,7 +112,7 @@ def _held(name: str, value: Any) -> Any:
                 raise TypeError
             return value
         return _number(value)
-    except _NOT_NUMBERS as error:
+    except _WRONG as error:
         raise TypeError(
             message(
                 "run.log records numbers only.",

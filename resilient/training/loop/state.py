@@ -1,32 +1,108 @@
 """The state of a loop: captured between two batches, and restored."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from resilient import keras_internals
 from resilient.backends import determinism
 from resilient.backends.base import Backend, Part
+from resilient.convert.start import StartFrom
 from resilient.data.inputs import DataInputs
 from resilient.distributed.checks import require_same_values
 from resilient.distributed.group import Group
 from resilient.errors import NotSupportedError
 from resilient.keras_internals import traces
+from resilient.objects.adapters import Objects
 from resilient.objects.changes import changes as find_changes
 from resilient.objects.tree import Scope, Tree
 from resilient.progress import Progress
-from resilient.saving.record import SavedState
-from resilient.saving.run_json import LoopRun
+from resilient.saving.record import Loaded, SavedState, of_kind
+from resilient.saving.run_json import Counting, LoopRun
 from resilient.saving.snapshot import Snapshot
 from resilient.serialization import JSON
 from resilient.serialization.json_values import decode, encode
 from resilient.state import comparison, fingerprint, rng, variables
 from resilient.state.comparison import Difference
-from resilient.training.loop.position import LoopPlan
-from resilient.training.resume import Restorable, Resume
+from resilient.training.loop.api import wrong_place_error
+from resilient.training.loop.history import LogHistory
+from resilient.training.options import RunOptions
+from resilient.training.resume import Changes, Restorable, Resume
 from resilient.training.state import RunState
 
+if TYPE_CHECKING:
+    from resilient.training.loop.attempt import LoopAttempt
+
 _VERSIONS = ("keras: ", "python: ")  # which the run says, not each of its models
+
+
+@dataclass
+class LoopPlan:
+    """A run of loops, and where it is. It outlives a single loop.
+
+    Attributes:
+        options: The arguments of the run.
+        objects: The objects passed by name.
+        history: What the loop logs.
+        verbose: Whether to print what happens.
+        starts: Initial weights by model name, for a run that does not resume.
+        progress: Where the loop is.
+        resume: The checkpoint to restore when its loop begins.
+        entered: Whether this process has looked for one.
+        inside: Whether a loop has begun and not ended by itself.
+        done: Epochs of the loops that have ended in this process.
+        stopped: Whether the loop itself ended the run.
+        counting: How the run counts its steps.
+        changes: Differences from the checkpoint that this process accepts.
+        attempt: What follows the loop, while the directory is locked.
+    """
+
+    options: RunOptions
+    objects: Objects
+    history: LogHistory
+    verbose: int
+    starts: Mapping[str, StartFrom]
+    progress: Progress = field(default=Progress(0, 0, 0))
+    resume: Resume[LoopRun] | None = None
+    entered: bool = False
+    inside: bool = False
+    done: int = -1
+    stopped: bool = False
+    counting: Counting | None = None
+    changes: Changes | None = None
+    attempt: "LoopAttempt | None" = None
+
+    def resume_from(self, found: Loaded) -> Resume[LoopRun]:
+        """Continue from a checkpoint."""
+        self.resume = Resume(*of_kind(found, LoopRun), self.options.allow)
+        self.changes = self.resume.changes
+        return self.resume
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether it continues from a checkpoint, and nothing differs from its run."""
+        return self.changes is not None and not self.changes.found
+
+    def count_by(self, counting: Counting) -> None:
+        """Count steps in this way only: a resume could not follow a mixture.
+
+        Raises:
+            ResilientError: The run counts them in a different way.
+        """
+        if self.counting not in (None, counting):
+            raise wrong_place_error(
+                counting, f"This run already counts its steps with {self.counting}."
+            )
+        self.counting = counting
+
+    def is_over(self, epochs: int) -> bool:
+        """Whether a loop of this many epochs is complete."""
+        return self.stopped or self.progress.epoch >= epochs
+
+    def ends(self, epochs: int) -> bool:
+        """Whether the run is exactly at the end of a loop of this many epochs."""
+        return (self.progress.epoch, self.progress.batch) == (epochs, 0)
 
 
 class LoopState(RunState):
@@ -46,8 +122,7 @@ class LoopState(RunState):
         self, plan: LoopPlan, backend: Backend, part: Part, group: Group
     ) -> None:
         super().__init__(backend, part)
-        self._objects, self._history = plan.objects, plan.history
-        self._position, self._group = plan.position, group
+        self._plan, self._objects, self._group = plan, plan.objects, group
         # On PyTorch, only the loop itself keeps processes in step.
         self._alike = group.count == 1 or keras_internals.BACKEND != "torch"
         self.data: JSON | None = None
@@ -125,13 +200,13 @@ class LoopState(RunState):
         attributes = list(self._attributes.baked)
         keep_in = "a variable, or in an object with state_dict"
         self._warnings.attributes(attributes, keep_in)
-        changes = self._position.changes
+        changes = self._plan.changes
         return LoopRun(
-            stopped=self._position.stopped,
-            counting=self._position.counting,
+            stopped=self._plan.stopped,
+            counting=self._plan.counting,
             random=random,
             objects=self._objects.capture(live, arrays),
-            history=encode(self._history.capture(), arrays, "history"),
+            history=encode(self._plan.history.capture(), arrays, "history"),
             fingerprint=self._facts,
             data=self.data,
             setups=self._changed_setups(attributes),
@@ -166,26 +241,19 @@ class LoopState(RunState):
 
     def parts(self, resume: Resume[LoopRun], inputs: DataInputs) -> list[Restorable]:
         """What is compared and restored, in this order."""
-
-        def restore_random() -> None:
-            self.restore_random(resume.run.random, inputs.drawn_ahead)
-
         of_data = partial(self._data_differences, resume)
+        random, ahead = resume.run.random, inputs.drawn_ahead
         return [
             Restorable(of_data, partial(resume.move, inputs)),
             *self.objects(resume),
-            Restorable(list, restore_random),
+            Restorable(list, partial(self.restore_random, random, ahead)),
         ]
 
     def objects(self, resume: Resume[LoopRun]) -> list[Restorable]:
         """The variables, and the other state of objects."""
-
-        def restore_variables() -> None:
-            mine, fresh = self._cast(resume), resume.changes.fresh
-            self._objects.restore_variables(self.backend, mine, fresh)
-
+        of_objects = partial(self._differences, resume)
         return [
-            Restorable(partial(self._differences, resume), restore_variables),
+            Restorable(of_objects, partial(self._restore_variables, resume)),
             Restorable(list, partial(self._restore_objects, resume)),
         ]
 
@@ -230,11 +298,15 @@ class LoopState(RunState):
             if not each.line.startswith(_VERSIONS)
         ]
 
+    def _restore_variables(self, resume: Resume[LoopRun]) -> None:
+        mine, fresh = self._cast(resume), resume.changes.fresh
+        self._objects.restore_variables(self.backend, mine, fresh)
+
     def _restore_objects(self, resume: Resume[LoopRun]) -> None:
         saved, run = self._cast(resume), resume.run
         self._objects.restore(saved, resume.changes.fresh)
-        self._history.restore(decode(run.history, saved.tensors))
+        self._plan.history.restore(decode(run.history, saved.tensors))
         self._leaves = self.leaves()
-        self._position.stopped = run.stopped
-        self._position.counting = run.counting
+        self._plan.stopped = run.stopped
+        self._plan.counting = run.counting
         self._epoch_random = run.epoch_random
