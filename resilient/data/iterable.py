@@ -92,7 +92,8 @@ class IterableSource(PythonSource):
         if self._ended:
             return iter(()), None
         self._given = given
-        return self._to_the_end(iter(self._x)), None
+        last = self._x.last() if isinstance(self._x, ListOfBatches) else None
+        return self._to_the_end(iter(self._x)), last
 
     def fingerprint(self) -> JSON:
         return {"kind": _KIND, "class": self.name, "batches": self.size}
@@ -146,6 +147,10 @@ class ListOfBatches:
             self._next += 1
             yield self._batches[self._next - 1]
         self._next = 0
+
+    def last(self) -> Any:
+        """The batch before the next one; None if there is none."""
+        return next(iter(self._batches[: self._next][-1:]), None)
 
     def state_dict(self) -> JSON:
         return {"next": self._next}
