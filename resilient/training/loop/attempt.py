@@ -15,7 +15,6 @@ from resilient.distributed.checks import require_same_variables
 from resilient.progress import Progress
 from resilient.saving.run_json import LoopRun
 from resilient.storage.checkpoint import Checkpoint
-from resilient.training import announce
 from resilient.training.boundaries import Boundaries
 from resilient.training.loop.batches import Batches, BatchOptions
 from resilient.training.loop.context import wrong_place_error
@@ -80,7 +79,7 @@ class LoopAttempt:
             if options is None and self.progress.batch:
                 self._pending = self._resume
             if position.is_over(count):
-                self._session.say(announce.nothing_left(self.progress))
+                self._session.say(f"Nothing left to train at {self.progress}")
             else:
                 self._session.stop_if_asked()
             while not position.is_over(count):
@@ -119,7 +118,7 @@ class LoopAttempt:
                     batch = source.next()
                 except StopIteration:
                     break
-                self._boundaries.next_batch_is_there()
+                self._boundaries.commit()
                 batch = self._session.witness.drawn(batch)
                 self._in_batch = True
                 try:
@@ -244,7 +243,7 @@ class LoopAttempt:
 
     def _end_epoch(self, count: int) -> None:
         logs, self._resume = self._last_logs(), None
-        self._boundaries.all_trained(self.progress)
+        self._boundaries.consensus.out_of_batches(self.progress)
         self._position.progress = Progress(
             self.progress.step, self.progress.epoch + 1, 0
         )

@@ -43,8 +43,7 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
             _find_checkpoint(plan, session)
         attempt = LoopAttempt(plan, session)
         if session.recorder is not None:
-            directory, leaves = options.store.directory, plan.objects.leaves
-            session.recorder.at_exit(directory, session.backend, leaves)
+            session.recorder.at_exit(plan.objects.leaves)
         try:
             yield attempt
         except Exception:

@@ -24,7 +24,7 @@ from resilient.state import comparison, fingerprint, rng, variables
 from resilient.state.comparison import Difference
 from resilient.training.loop.position import LoopPlan
 from resilient.training.resume import Restorable, Resume
-from resilient.training.state import RunState
+from resilient.training.state import CHANGED, OPERATIONS, RESET, RunState
 
 _VERSIONS = ("keras: ", "python: ")  # which the run says, not each of its models
 
@@ -120,11 +120,11 @@ class LoopState(RunState):
     ) -> LoopRun:
         self._require_metrics()
         operations = traces.operations_of_new_functions(self._functions)
-        self._warnings.operations(operations)
+        self._warn(OPERATIONS, operations)
         find_changes(self._attributes, {})
         attributes = list(self._attributes.baked)
         keep_in = "a variable, or in an object with state_dict"
-        self._warnings.attributes(attributes, keep_in)
+        self._warn(RESET.format(keep_in), attributes)
         changes = self._position.changes
         return LoopRun(
             stopped=self._position.stopped,
@@ -158,8 +158,11 @@ class LoopState(RunState):
             setup.built()
             here = [a.removeprefix(f"{name}: ") for a in attributes]
             found[name] = setup.to_json(but=here)
-            do_it = "before the loop begins, each time"
-            self._warnings.changed(f"{name}: ", found[name], do_it=do_it)
+            changed = found[name].get("changed", {}).items()
+            self._warn(
+                CHANGED.format("before the loop begins, each time"),
+                {f"{name}: {key}": f"{name}: {line}" for key, line in changed},
+            )
         return found
 
     # Compared and restored. ----------------------------------------------------------
