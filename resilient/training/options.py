@@ -395,7 +395,8 @@ def checked_allow(
     for name in allow:
         if name in names:
             continue
-        what, hint = "`allow` has an unknown name.", f"Use one of: {', '.join(names)}."
+        what = "`allow` has an unknown name."
+        hint = f"Use one of: {', '.join(names)}."
         if name in NAMES:
             what = "This name in `allow` is for fit only; Run does not take it."
         elif near := get_close_matches(str(name), names, 1, 0.5):

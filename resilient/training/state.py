@@ -22,31 +22,33 @@ from resilient.serialization.schema import to_json
 from resilient.state import rng, variables
 from resilient.witness import samples
 
+Inexact = str  # what a resume will not reproduce, in words
+
 # Global random generators that continue where the data left them.
-_DRAWN_AHEAD = (
+_DRAWN_AHEAD: Inexact = (
     "the data draws from these global random generators ahead of training, so anything "
     "else that uses them will draw different numbers after a resume (give the data its "
     "own generator, such as numpy.random.default_rng(seed))"
 )
 # Attributes that a resume resets, and where to keep them.
-RESET = (
+RESET: Inexact = (
     "these attributes changed during training but are not variables, so a resume "
     "resets them (keep what must last in {})"
 )
 # Attributes of callbacks, losses and others that no checkpoint holds.
-NOT_SAVED = (
+NOT_SAVED: Inexact = (
     "these attributes of objects cannot be saved, so a resume resets them (give the "
     "callback state_dict() and load_state_dict() to keep them, or put your classes "
     "into keras.saving.get_custom_objects())"
 )
 # TensorFlow random operations that keep their state in the kernel.
-OPERATIONS = (
+OPERATIONS: Inexact = (
     "these operations in traced functions keep random state that no checkpoint can "
     "reach, so they start over after a resume (draw with keras.random and a "
     "SeedGenerator instead)"
 )
 # A model's training setup, and when to change it instead.
-CHANGED = (
+CHANGED: Inexact = (
     "a model was changed in the middle of training, so a resume will be refused (make "
     "such changes {})"
 )
