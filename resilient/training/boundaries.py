@@ -259,7 +259,8 @@ class Boundaries:
         if not save:
             return
         self._record(progress, logs, in_epoch=True)
-        self._watch.stop_unless_time(self._saving.slowest)
+        if self._watch.stopping:
+            self._watch.stop_unless_time(self._saving.slowest)
         decision = self.consensus.at(progress)
         self._stopping = decision.stop is not None
         if decision.save is not None:

@@ -9,7 +9,7 @@ Importing this module loads neither Keras nor a backend.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -68,15 +68,16 @@ class OfFit(KerasArguments, OfResilientFit):
     """What ``fit`` takes."""
 
 
-def require_known(
-    fit: Callable[..., Any], given: Mapping[str, Any], ours: Collection[str]
-) -> None:
+# Parameters of `fit` that are ours.
+OPTIONS = frozenset(each.name for each in (*fields(InDirectory), *fields(FitOptions)))
+
+
+def require_known(fit: Callable[..., Any], given: Mapping[str, Any]) -> None:
     """Raise TypeError for an unknown keyword argument.
 
     Args:
         fit: The model's ``fit``, perhaps overridden by the user: its signature counts.
         given: The keyword arguments of the call.
-        ours: Names of the arguments that ``resilient.fit`` adds.
     """
     try:
         parameters = inspect.signature(fit).parameters
@@ -88,9 +89,9 @@ def require_known(
         if name in parameters:
             continue
         hint = "Its arguments are those of model.fit and of resilient.fit."
-        if name in ours:  # an option of ``ResilientFit``
+        if name in OPTIONS:  # an option of ``ResilientFit``
             hint = f"Pass `{name}` where you make the ResilientFit."
-        elif close := get_close_matches(name, [*parameters, *ours], n=1):
+        elif close := get_close_matches(name, [*parameters, *OPTIONS], n=1):
             hint = f"Did you mean `{close[0]}`?"
         raise TypeError(message(f"fit() has no argument `{name}`.", hint=hint))
 
@@ -171,7 +172,7 @@ class ResilientFit(OnDirectory):
         from resilient.keras_internals import require_model
 
         require_model(self._model)
-        require_known(self._model.fit, kwargs, OPTIONS)
+        require_known(self._model.fit, kwargs)
         return self.fit_by(self._model.fit, args, kwargs)
 
     def fit_by(
@@ -243,7 +244,3 @@ class ResilientFit(OnDirectory):
             found = load(self._options, step, replicas.count(self._model))
             restore_model(self._model, found)
         return found[0]
-
-
-# Parameters of `fit` that are ours.
-OPTIONS = frozenset(each.name for each in (*fields(InDirectory), *fields(FitOptions)))

@@ -12,7 +12,7 @@ import contextlib
 import sys
 import threading
 from types import FrameType, SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import keras
 from keras.utils import unpack_x_y_sample_weight
@@ -38,8 +38,8 @@ _lock = threading.Lock()
 _followed = 0  # fits
 
 
-class Hook:
-    """Follows the next fit of a model in this thread.
+class Hook(contextlib.ExitStack):
+    """Follows the next fit of a model in this thread, until it is left.
 
     Args:
         plan: The fit.
@@ -50,26 +50,20 @@ class Hook:
     """
 
     def __init__(self, plan: FitPlan) -> None:
+        super().__init__()
         self.plan = plan
         self.iterator: TrainingIterator | None = None
         self.attempt: FitAttempt | None = None
-        self._undo = contextlib.ExitStack()
 
-    def __enter__(self) -> "Hook":
+    def __enter__(self) -> Self:
         """Follow from here on."""
-        outer = getattr(_local, "hook", None)
-        self._undo.callback(setattr, _local, "hook", outer)
-        _local.hook = self
-        _count(1)
-        self._undo.callback(_count, -1)
         if self.plan.session.parallel.count > 1:
             self._follow_logs()
+        self.callback(setattr, _local, "hook", getattr(_local, "hook", None))
+        _local.hook = self
+        _count(1)
+        self.callback(_count, -1)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._undo.close()
-        if self.iterator is not None:
-            self.iterator.let_go()
 
     def _follow_logs(self) -> None:
         """Notice when an epoch's loop is over, which other processes wait for.
@@ -91,9 +85,9 @@ class Hook:
     def replace(self, attributes: dict[str, Any], name: str, value: Any) -> None:
         """Set an attribute of an object until the fit has ended."""
         if name in attributes:
-            self._undo.callback(attributes.__setitem__, name, attributes[name])
+            self.callback(attributes.__setitem__, name, attributes[name])
         else:
-            self._undo.callback(attributes.pop, name, None)
+            self.callback(attributes.pop, name, None)
         attributes[name] = value
 
     def make_iterator(self, frame: FrameType, given: dict[str, Any]) -> Any:
@@ -121,6 +115,7 @@ class Hook:
         positions = None if found is None else found[1].positions()
         inputs = session.inputs(arguments, positions)
         iterator = self.iterator = TrainingIterator(session, inputs, given)
+        self.callback(iterator.let_go)
         inputs.begin(iterator)
         if isinstance(callbacks := values["callbacks"], keras.callbacks.CallbackList):
             self.follow(callbacks, iterator)
@@ -138,7 +133,7 @@ class Hook:
             ours = keras.callbacks.LambdaCallback(on_train_batch_end=attempt.logged)
             called = callbacks.callbacks
             called.insert(0, ours)
-            self._undo.callback(lambda: ours in called and called.remove(ours))
+            self.callback(lambda: ours in called and called.remove(ours))
 
         self.replace(vars(callbacks), "on_train_begin", on_train_begin)
 
