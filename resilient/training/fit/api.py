@@ -9,7 +9,7 @@ Importing this module loads neither Keras nor a backend.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -96,6 +96,16 @@ def require_known(fit: Callable[..., Any], given: Mapping[str, Any]) -> None:
         raise TypeError(message(f"fit() has no argument `{name}`.", hint=hint))
 
 
+def require_options(given: Iterable[str]) -> None:
+    """Raise TypeError for an option that ``resilient.fit`` does not have."""
+    for name in given:
+        if name not in OPTIONS:
+            hint = "Options are those of resilient.fit."
+            if close := get_close_matches(name, OPTIONS, n=1):
+                hint = f"Did you mean `{close[0]}`?"
+            raise TypeError(message(f"There is no option `{name}`.", hint=hint))
+
+
 @ending_at_user_line
 @shown_as(OfFit)
 def fit(  # noqa: D417  # the line of dots stands for the others
@@ -150,11 +160,7 @@ class ResilientFit(OnDirectory):
     def __init__(
         self, model: "keras.Model", *, checkpoint_dir: Location, **kwargs: Any
     ) -> None:
-        for name in [name for name in kwargs if name not in OPTIONS]:
-            hint = "Options are those of resilient.fit."
-            if close := get_close_matches(name, OPTIONS, n=1):
-                hint = f"Did you mean `{close[0]}`?"
-            raise TypeError(message(f"There is no option `{name}`.", hint=hint))
+        require_options(kwargs)
         self._model = model
         self._options = RunOptionsOfFit(checkpoint_dir, FitOptions(**kwargs))
         super().__init__(self._options.store)
@@ -163,6 +169,7 @@ class ResilientFit(OnDirectory):
     @classmethod
     def check_options(cls, **options: Any) -> None:
         """Raise what the constructor raises for bad options, and for unknown ones."""
+        require_options(options)
         cls(cast("keras.Model", None), **options)
 
     @ending_at_user_line
