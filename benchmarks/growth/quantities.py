@@ -9,7 +9,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -199,32 +198,22 @@ def _boundary(
 ) -> Samples:
     """Between two batches of a fit, with no save due."""
     samples: list[float] = []
-    names = ("before_batch", "leaves_out")
-    plain = {name: getattr(FitAttempt, name) for name in names}
+    plain = FitAttempt.before_batch
 
-    def watched(name: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return plain[name](*args, **kwargs)
-            finally:
-                took = time.perf_counter() - began
-                if name == names[0]:
-                    samples.append(took)
-                elif samples:
-                    samples[-1] += took
-
-        return call
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return plain(*args, **kwargs)
+        finally:
+            samples.append(time.perf_counter() - began)
 
     x = np.zeros((_BATCHES, 1), "float32")
     fit = {"batch_size": 1, "verbose": 0, "callbacks": callbacks, "save_freq": 10**9}
-    for name in plain:
-        setattr(FitAttempt, name, watched(name))
+    FitAttempt.before_batch = watched
     try:
         resilient.fit(model, x, x, checkpoint_dir=directory, **fit)
     finally:
-        for name, function in plain.items():
-            setattr(FitAttempt, name, function)
+        FitAttempt.before_batch = plain
     return {"boundary": samples[1:], "first boundary": samples[:1]}
 
 

@@ -8,9 +8,9 @@ and the others follow. A process that was asked to stop passes the request to pr
 and all stop at the same batch.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
 
 from resilient.backends.base import HeldTensors
 from resilient.data.inputs import DataInputs
@@ -25,15 +25,13 @@ from resilient.saving.snapshot import Snapshot
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.stores import place
-from resilient.telemetry.events import read_events
-from resilient.training import announce
+from resilient.telemetry.events import LastAttempt, read_events
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.session import Session
 from resilient.training.state import RunState, no_garbage_collection
 
-if TYPE_CHECKING:
-    from resilient.training.trial import Recorder
+_UNITS = (("d", 86_400), ("h", 3600), ("min", 60))
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,11 @@ class BoundaryConsensus:
             decision = self._decide(progress, finished)
             self._group.broadcast("boundary", {"at": here, **vars(decision)})
             return decision
-        self._pass_on()
+        stop = self._watch.requests.stop
+        if stop is not None and not self._passed_on:
+            self._passed_on = True
+            left = stop.until - self._watch.requests.now()
+            self._group.request({"reason": stop.reason, "grace": left})
         said = self._group.broadcast("boundary")
         _require_same(said.pop("at"), here)
         decision = Decision(**said)
@@ -113,13 +115,6 @@ class BoundaryConsensus:
         staging = layout.staging_name(progress.step) if due else None
         return Decision(staging, None if stop is None else stop.reason)
 
-    def _pass_on(self) -> None:
-        stop = self._watch.requests.stop
-        if stop is not None and not self._passed_on:
-            self._passed_on = True
-            left = stop.until - self._watch.requests.now()
-            self._group.request({"reason": stop.reason, "grace": left})
-
 
 def _require_same(said: str, here: str) -> None:
     """Raise if processes diverged: a different loop, or different data."""
@@ -143,6 +138,10 @@ class Boundaries:
         losses: Checks the loss of each batch, if asked to.
         settle: Waits until Keras's callbacks have seen all earlier batches.
         logged: The newest metrics of this epoch, where there are some before it ends.
+
+    Attributes:
+        monitored: The metrics that ``keep`` compares.
+        consensus: Decides, the same in all processes.
     """
 
     def __init__(
@@ -158,9 +157,9 @@ class Boundaries:
         self._session, self._state, self._inputs = session, state, inputs
         self._saving, self._watch = session.saving, session.watch
         self._recorder, self._witness = session.recorder, session.witness
-        self._monitored = MonitoredMetrics(session.options.keep.monitors)
+        self.monitored = MonitoredMetrics(session.options.keep.monitors)
         self._losses = losses or LossWatch(None, active=False)
-        self._consensus = BoundaryConsensus(session.group, self._saving, self._watch)
+        self.consensus = BoundaryConsensus(session.group, self._saving, self._watch)
         self._settle, self._logged = settle, logged
         self._stopping = False  # agreed on by all processes
         self._taken: Snapshot | None = None  # the last one, whose memory is reused
@@ -195,42 +194,48 @@ class Boundaries:
                 rollback.forget(store.directory)
         self._saving.start(progress)
         continues = session.alike and session.resume in ("auto", "must")
-        compares = continues and not session.training and self._is_from_here(progress)
+        compares = continues and not session.training
+        if compares:  # an attempt in this directory saved the checkpoint, or resumed it
+            names = '"saved"', '"restored"'
+            found = read_events(store.directory, having=names, newest_first=True)
+            compares = any(each.get("step") == progress.step for each in found)
         skips = rollback.read(store.directory)
         count = self._witness.begin(progress.step, skips, compares=compares)
         recorder = self._recorder
         if recorder is not None and recorder.begin(progress) and resumed is None:
-            self._digest(recorder, progress, None, in_epoch=False)
+            recorder.add(self._snapshot(progress, None, None, in_epoch=False))
         if resumed is None:
             if first and not progress.step:
-                session.say(announce.new_run(store, session.options.save_policy.words))
+                session.say(
+                    f"Saving to {store} {session.options.save_policy.words}; kill it "
+                    "at any time and run it again."
+                )
             return
-        line = announce.nothing_left(progress, place(store, resumed))
-        if not over:
-            last = session.last if first else None
-            line = announce.resumed(store, resumed, progress, last, seconds)
-            if compares and last and not count:
-                line += " No batch to compare."
+        where, last = place(store, resumed), session.last if first else None
+        line = f"Resumed at {progress} from {where}"
+        if over:
+            line = nothing_left(f"step {progress.step:,} of {where}")
+        elif last is not None:
+            line += f"\n{ending(last, progress.step)}. Restored in {seconds:.2f} s."
+            line += " No batch to compare." if compares and not count else ""
         session.events.emit("restored", **progress._asdict(), seconds=seconds)
         session.say(line, within_epoch=not first)
         self._watch.beat("starting", progress)
-
-    def _is_from_here(self, progress: Progress) -> bool:
-        """Whether an attempt in this directory saved the checkpoint, or resumed it."""
-        directory = self._session.options.store.directory
-        names = '"saved"', '"restored"'
-        found = read_events(directory, having=names, newest_first=True)
-        return any(each.get("step") == progress.step for each in found)
 
     def save_start(self, progress: Progress) -> None:
         """Save before the first batch, as at the end of a previous epoch."""
         self._saving.request()
         self.at_epoch_end(progress, None, finished=False)
 
-    def next_batch_is_there(self) -> None:
-        """Commit a snapshot that was waiting for the next batch."""
-        if self._uncommitted is not None and self._commit() and self._stopping:
-            self._stop()
+    def commit(self) -> None:
+        """Commit the last snapshot, if it still waits for the next batch."""
+        if self._uncommitted is None:
+            return
+        snapshot, self._uncommitted = self._uncommitted, None
+        self._saving.submit(snapshot)
+        if self._stopping and not snapshot.finished:
+            self._saving.wait()
+            self._watch.stop(saved=self._saving.newest == self._watch.progress.step)
 
     def between_batches(
         self,
@@ -242,6 +247,8 @@ class Boundaries:
     ) -> None:
         """A batch is trained, and the next one has not begun.
 
+        A snapshot that waited for that batch is committed.
+
         Args:
             progress: Where training is.
             logs: Those of the last epoch that ended.
@@ -250,28 +257,20 @@ class Boundaries:
                 Keras would have no logs.
             save: Whether saving and stopping are possible here at all.
         """
+        self.commit()
         self.trained(progress)
         if not save:
             return
-        recorder = self._recorder
-        if recorder is not None and recorder.is_due(progress):
-            self._digest(recorder, progress, logs, in_epoch=True)
-        self._watch.stop_unless_time(self._saving.slowest)
-        decision = self._consensus.at(progress)
+        self._record(progress, logs, in_epoch=True)
+        if self._watch.stopping:
+            self._watch.stop_unless_time(self._saving.slowest)
+        decision = self.consensus.at(progress)
         self._stopping = decision.stop is not None
         if decision.save is not None:
             self._losses.check(all_of_them=True)
             self._take(progress, logs, decision.save, in_epoch=True)
-            if certain() and self._commit() and self._stopping:
-                self._stop()
-
-    def all_trained(self, progress: Progress) -> None:
-        """This process has no more batches in this epoch, and neither do the others.
-
-        Raises:
-            ResilientError: Another process continues this epoch.
-        """
-        self._consensus.out_of_batches(progress)
+            if certain():
+                self.commit()
 
     def at_epoch_end(
         self,
@@ -293,25 +292,22 @@ class Boundaries:
             ValueError: ``keep`` monitors an unknown metric. This epoch is saved.
         """
         if logs:
-            self._record_metrics(progress, logs)
-        unknown = self._monitored.error(logs, validates=validates)
+            self._session.events.emit("metrics", **progress._asdict(), logs=logs)
+        unknown = self.monitored.error(logs, validates=validates)
         if unknown is not None:
             self._saving.save_without_pruning()
         self._witness.check(progress.step)
         if self._uncommitted is not None:  # no batch followed
             self._uncommitted.tensors.release()
         self._uncommitted = None
-        recorder = self._recorder
-        if recorder is not None and recorder.is_due(progress):
-            self._digest(recorder, progress, logs, in_epoch=False)
+        self._record(progress, logs, in_epoch=False)
         if not finished:
             self._watch.stop_unless_time(self._saving.slowest)
-        decision = self._consensus.at(progress, finished=finished)
+        decision = self.consensus.at(progress, finished=finished)
         self._stopping = decision.stop is not None
         if decision.save is not None:
             self._take(progress, logs, decision.save, in_epoch=False, finished=finished)
-            if self._commit() and self._stopping and not finished:
-                self._stop()
+            self.commit()
         if unknown is not None:
             self._saving.wait()
             raise unknown
@@ -339,14 +335,12 @@ class Boundaries:
         in_epoch: bool,
         finished: bool = False,
     ) -> None:
-        if self._recorder is not None:
-            self._recorder.wait()  # what resumes from here does not record them again
         before = None if self._taken is None else self._taken.tensors
         taken = self._snapshot(progress, logs, before, in_epoch=in_epoch)
         self._witness.check(progress.step)
         self._witness.saved()
         if in_epoch and (newest := self._logged()):
-            self._record_metrics(progress, newest)
+            self._session.events.emit("metrics", **progress._asdict(), logs=newest)
         self._taken = self._uncommitted = replace(
             taken,
             metrics={} if in_epoch else logs or {},
@@ -355,16 +349,14 @@ class Boundaries:
             stall=self._saving.stalled(),
         )
 
-    def _digest(
-        self,
-        recorder: "Recorder",
-        progress: Progress,
-        logs: Mapping[str, float] | None,
-        *,
-        in_epoch: bool,
+    def _record(
+        self, progress: Progress, logs: Mapping[str, float] | None, *, in_epoch: bool
     ) -> None:
-        taken = self._snapshot(progress, logs, recorder.spare(), in_epoch=in_epoch)
-        recorder.add(taken)
+        """Record a digest of the state, where that is asked for."""
+        recorder = self._recorder
+        if recorder is not None and recorder.is_due(progress):
+            taken = self._snapshot(progress, logs, recorder.spare, in_epoch=in_epoch)
+            recorder.add(taken)
 
     @no_garbage_collection()
     def _snapshot(
@@ -379,17 +371,33 @@ class Boundaries:
         positions, random = self._inputs.positions(in_epoch=in_epoch)
         return self._state.take(progress, positions, random, logs=logs, reuse=reuse)
 
-    def _record_metrics(self, progress: Progress, logs: Mapping[str, float]) -> None:
-        self._session.events.emit("metrics", **progress._asdict(), logs=logs)
 
-    def _commit(self) -> bool:
-        """Commit the last snapshot, and return whether there was one."""
-        snapshot, self._uncommitted = self._uncommitted, None
-        if snapshot is not None:
-            self._saving.submit(snapshot)
-        return snapshot is not None
+def nothing_left(where: str) -> str:
+    """Describe a run that is complete."""
+    return f"Nothing left to train at {where}"
 
-    def _stop(self) -> NoReturn:
-        """End training, now that the snapshot of this moment is being written."""
-        self._saving.wait()
-        self._watch.stop(saved=self._saving.newest == self._watch.progress.step)
+
+def ending(last: LastAttempt, resumed: int, now: float | None = None) -> str:
+    """Describe how an attempt ended, and what of it is trained again.
+
+    Args:
+        last: The attempt.
+        resumed: The step at which the run resumes.
+        now: The time, in Unix seconds.
+    """
+    seconds = max(0.0, (time.time() if now is None else now) - last.time)
+    line = f"The last attempt {last.how} {_ago(seconds)}"
+    if last.step is None or last.step < resumed:
+        return line
+    about = "" if last.certain else "about "
+    line += f" at {about}step {last.step:,}"
+    lost = last.step - resumed
+    batches = "batch" if lost == 1 else "batches"
+    return f"{line}: {about}{lost:,} {batches} will be trained again" if lost else line
+
+
+def _ago(seconds: float) -> str:
+    for unit, size in _UNITS:
+        if seconds >= 2 * size:
+            return f"{seconds // size:,.0f} {unit} ago"
+    return f"{seconds:,.0f} s ago"

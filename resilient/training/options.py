@@ -8,19 +8,14 @@ from difflib import get_close_matches
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
+from resilient.convert.start import StartFrom
 from resilient.data import DataOptions, OnDataChange
 from resilient.errors import message, require_integer, require_number
-from resilient.policies import (
-    KeepPolicy,
-    SaveFreq,
-    keep_policy,
-    save_policy,
-)
-from resilient.policies.keep import Best
+from resilient.policies import KeepPolicy, SaveFreq, every, keep_policy, save_policy
 from resilient.preemption.options import Preemption, checked_preemption
 from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume, ResumeFrom
-from resilient.serialization.state_dict import Stateful
+from resilient.serialization.state_dict import Stateful, StatefulObjects
 from resilient.storage.remote.options import Upload
 from resilient.storage.stores import store_of
 from resilient.telemetry.heartbeat import VARIABLE
@@ -260,9 +255,8 @@ class RunOptions:
     """
 
     def __init__(self, checkpoint_dir: Location, given: Options) -> None:
-        require_one_of("on_data_change", given.on_data_change, "raise", "warn")
-        require_one_of("on_inexact", given.on_inexact, "raise", "warn")
-        require_one_of("on_save_error", given.on_save_error, "raise", "warn")
+        for name in ("on_data_change", "on_inexact", "on_save_error"):
+            require_one_of(name, getattr(given, name), "raise", "warn")
         if not isinstance(given.replay_data, bool):
             what = "`replay_data` must be True or False."
             raise TypeError(message(what, received=repr(given.replay_data)))
@@ -273,9 +267,13 @@ class RunOptions:
         self.on_event, self.on_save_error = given.on_event, given.on_save_error
         self.save_policy = save_policy(given.save_freq)
         self.keep = keep_policy(given.keep)
-        self.trial = _trial()
-        if self.trial is not None:
-            self.save_policy = self.trial.saving(self.save_policy)
+        self.trial: Trial | None = None
+        if TRIAL in os.environ:
+            from resilient.training import trial
+
+            self.trial = trial.Trial.asked()
+            if self.trial.save_steps:
+                self.save_policy |= every(steps=self.trial.save_steps)
         self.store = store_of(checkpoint_dir, given.local_dir, given.upload)
         self.resume = _checked_resume(given.resume, self.keep)
         self.preemption = checked_preemption(given.preemption)
@@ -284,39 +282,45 @@ class RunOptions:
             "warn" if "data" in self.allow else given.on_data_change
         )
         self.data = DataOptions(on_change, given.replay_data)
-        self._require_epochs_for_best(given.save_freq)
-        self._warn_if_restarted(given.resume)
-
-    def _require_epochs_for_best(self, save_freq: object) -> None:
-        """Raise ValueError if no save has metrics for ``keep=best(...)``."""
         if self.keep.monitors and not self.save_policy.epochs:
             raise ValueError(
                 message(
                     "keep=best(...) compares checkpoints at the ends of epochs, but "
                     "this save_freq saves none there.",
-                    received=f"save_freq={save_freq!r}",
+                    received=f"save_freq={given.save_freq!r}",
                     hint="Add every(epochs=1) to save_freq.",
                 )
             )
-
-    def _warn_if_restarted(self, resume: Resume) -> None:
-        """Warn that every restart by a supervisor would lose progress."""
         if VARIABLE in os.environ and self.resume not in ("auto", "must"):
             logger.warning(
                 "With resume=%r, every restart by `resilient run` goes back to that "
                 'point and loses what was trained since. Use resume="auto" under '
                 "`resilient run`.",
-                resume,
+                given.resume,
             )
 
 
-def _trial() -> "Trial | None":
-    """What ``resilient prove`` asks of this process."""
-    if TRIAL not in os.environ:
-        return None
-    from resilient.training.trial import Trial
+class RunOptionsOfFit(RunOptions):
+    """The options of a fit, validated.
 
-    return Trial.asked()
+    Attributes:
+        start_from: The weights to start with if it does not resume.
+        stateful: The user's own objects.
+        on_nan: What to do when the loss is bad.
+        loss_spike: See ``divergence.LossWatch``.
+    """
+
+    def __init__(self, checkpoint_dir: Location, given: FitOptions) -> None:
+        super().__init__(checkpoint_dir, given)
+        start = given.start_from, given.start_layers
+        self.start_from = StartFrom.checked(*start) if start != (None, None) else None
+        self.stateful = StatefulObjects(given.stateful)
+        self.on_nan = checked_on_nan(given.on_nan)
+        self.loss_spike = checked_loss_spike(given.loss_spike, given.on_nan)
+        if isinstance(self.on_nan, Rollback):
+            self.keep |= KeepPolicy(back=self.on_nan.steps)
+        if self.trial is not None and self.trial.data_only:
+            self.on_nan = "ignore"
 
 
 def require_one_of(name: str, value: object, *allowed: str) -> None:
@@ -333,30 +337,25 @@ def _checked_resume(resume: Resume, keep: KeepPolicy) -> ResumeFrom:
         raise ValueError(message(f"resume={resume} is not accepted.", hint=hint))
     if isinstance(resume, Integral) and resume >= 0:
         return int(resume)
-    if resume == "best":
-        return _only_best(keep)
     if resume in ("auto", "never", "must") and isinstance(resume, str):
         return resume
+    if resume == "best":
+        by = {(best.monitor, best.mode): best for best in keep.bests}
+        if len(by) == 1:
+            return keep.bests[0]
+        raise ValueError(
+            message(
+                'resume="best" uses the metric that keep=best(...) monitors, '
+                + ("but `keep` has none." if not by else "but there are several."),
+                received=f"keep={keep!r}" if not by else ", ".join(map(repr, by)),
+                hint='Pass one, such as keep=best(1, monitor="val_loss") | latest(3).',
+            )
+        )
     raise ValueError(
         message(
             '`resume` must be "auto", "best", "never", "must" or the step of a '
             "checkpoint.",
             received=repr(resume),
-        )
-    )
-
-
-def _only_best(keep: KeepPolicy) -> Best:
-    """The metric for ``resume="best"``."""
-    by = {(best.monitor, best.mode): best for best in keep.bests}
-    if len(by) == 1:
-        return keep.bests[0]
-    raise ValueError(
-        message(
-            'resume="best" uses the metric that keep=best(...) monitors, '
-            + ("but `keep` has none." if not by else "but there are several."),
-            received=f"keep={keep!r}" if not by else ", ".join(map(repr, by)),
-            hint='Pass one, such as keep=best(1, monitor="val_loss") | latest(3).',
         )
     )
 
@@ -394,25 +393,17 @@ def checked_allow(
         what = "`allow` must be a set of names."
         hint = 'For example allow={"data"}.'
         raise TypeError(message(what, received=repr(allow), hint=hint))
-    if unknown := [name for name in allow if name not in names]:
-        raise ValueError(_unknown(unknown[0], names))
+    for name in allow:
+        if name in names:
+            continue
+        what = "`allow` has an unknown name."
+        hint = f"Use one of: {', '.join(names)}."
+        if name in NAMES:
+            what = "This name in `allow` is for fit only; Run does not take it."
+        elif near := get_close_matches(str(name), names, 1, 0.5):
+            hint = f'Did you mean "{near[0]}"? {hint}'
+        raise ValueError(message(what, received=repr(name), hint=hint))
     return frozenset(allow)
-
-
-def _unknown(name: object, names: Sequence[str]) -> str:
-    if name in NAMES:
-        return message(
-            "This name in `allow` is for fit only; Run does not take it.",
-            received=repr(name),
-            hint=f"Use one of: {', '.join(names)}.",
-        )
-    near = get_close_matches(str(name), names, 1, 0.5)
-    hint = f'Did you mean "{near[0]}"? ' if near else ""
-    return message(
-        "`allow` has an unknown name.",
-        received=repr(name),
-        hint=f"{hint}Use one of: {', '.join(names)}.",
-    )
 
 
 def allowing(differences: Sequence["Difference"]) -> str:

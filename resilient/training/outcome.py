@@ -53,14 +53,19 @@ def _preempted(session: "Session", end: TrainingStopped) -> None:
     ours = session.watch.ended_with is end
     progress = end.progress if ours else session.watch.progress
     saved = ours and end.saved
-    told = {"reason": end.reason, "saved": saved}
-    session.events.emit("preempted", **progress._asdict(), **told)
+    session.events.emit(
+        "preempted", **progress._asdict(), reason=end.reason, saved=saved
+    )
     what = "saved" if saved else f"not saved. Run it again, and {_again(session)}"
     session.say(f"Stopped at {progress} by {end.reason}: {what}.", within_epoch=True)
 
 
 def _failed(session: "Session", error: BaseException) -> None:
     newest, progress = _newest(session.options.store), session.watch.progress
+    found = traceback.TracebackException.from_exception(error)
+    cls = f"{type(error).__module__}.{type(error).__qualname__}"
+    places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in found.stack]
+    text = "\n".join([cls, *places])
     # Our own errors say what to do, and before the first batch the call itself is
     # wrong: another try would fail as well.
     if session.training and not isinstance(error, ResilientError):
@@ -68,9 +73,16 @@ def _failed(session: "Session", error: BaseException) -> None:
             f"keras-resilient: training failed after {progress}. "
             f"Run it again, and {_again(session)}."
         )
-    step = None if newest is None else newest.step
-    told = {**_facts(error), "resume_step": step}
-    session.events.emit("failed", **progress._asdict(), **told)
+    # What a supervisor needs to tell failures apart.
+    session.events.emit(
+        "failed",
+        **progress._asdict(),
+        error=cls.removeprefix("builtins."),
+        message=str(found)[:_LONGEST],
+        where=places[-_FRAMES:],
+        signature=hashlib.sha256(text.encode()).hexdigest()[:16],
+        resume_step=None if newest is None else newest.step,
+    )
 
 
 def _left(session: "Session") -> None:
@@ -111,27 +123,6 @@ def _newest(store: Store) -> Any:
         return None
 
 
-def _facts(error: BaseException) -> dict[str, Any]:
-    """What a supervisor needs to tell failures apart."""
-    cls = f"{type(error).__module__}.{type(error).__qualname__}"
-    frames = traceback.extract_tb(error.__traceback__)
-    places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-    text = "\n".join([cls, *places])
-    return {
-        "error": cls.removeprefix("builtins."),
-        "message": _text(error)[:_LONGEST],
-        "where": places[-_FRAMES:],
-        "signature": hashlib.sha256(text.encode()).hexdigest()[:16],
-    }
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # the user's error matters more than its text
-        return "(its text is not available)"
-
-
 @contextlib.contextmanager
 def awaited(session: "Session") -> Iterator[None]:
     """After the training inside has ended, wait until its checkpoints are uploaded.
@@ -143,72 +134,58 @@ def awaited(session: "Session") -> Iterator[None]:
     try:
         yield
     except BaseException as end:
-        _try(session, _limit(end))
+        limit = _AFTER_ERROR
+        if isinstance(end, KeyboardInterrupt | GeneratorExit):
+            limit = 0.0
+        if isinstance(end, TrainingStopped):  # which may be a KeyboardInterrupt
+            limit = math.inf
+        try:
+            _wait(session, limit)
+            _report_left(session)
+        except ResilientError as error:
+            logger.warning("%s", error)
         raise
     _wait(session, math.inf)
-    if not (left := session.options.store.not_uploaded()):
-        return
-    if session.watch.stopping:
-        _report_left(session, left)
-        session.watch.stop(saved=True)
-    if session.options.on_save_error == "warn":
-        _report_left(session, left)
-        return
-    session.events.emit("not uploaded", error=left)
-    raise not_uploaded(left)
-
-
-def _limit(end: BaseException) -> float:
-    """Seconds to wait if this exception ends training."""
-    if isinstance(end, TrainingStopped):
-        return math.inf
-    at_once = isinstance(end, KeyboardInterrupt | GeneratorExit)
-    return 0.0 if at_once else _AFTER_ERROR
-
-
-def _try(session: "Session", limit: float) -> None:
-    """Wait after an exception has ended training; that exception is raised."""
-    try:
-        _wait(session, limit)
-    except ResilientError as error:
-        logger.warning("%s", error)
-    else:
-        if left := session.options.store.not_uploaded():
-            _report_left(session, left)
+    stopping = session.watch.stopping
+    if stopping or session.options.on_save_error == "warn":
+        if _report_left(session) and stopping:
+            session.watch.stop(saved=True)
+    elif left := session.options.store.not_uploaded():
+        session.events.emit("not uploaded", error=left)
+        raise not_uploaded(left)
 
 
 def _wait(session: "Session", limit: float) -> None:
     store, watch, began, said = session.options.store, session.watch, 0.0, False
     before = watch.stopping
-    while not _uploaded(session, _LOOK if began else 0.0):
-        began = began or time.monotonic()
-        waited = time.monotonic() - began
-        if waited >= limit or not watch.requests.leaves():
-            return
-        stop = watch.requests.stop
-        if stop is not None and not before and math.isinf(stop.until):
-            return  # a first Ctrl-C: training is over, so it can stop only this
-        if waited > _SAY_AFTER and not said:
-            session.say(
-                f"Waiting for the upload to {store} (press Ctrl-C to stop waiting)"
-            )
-            said = True
-        watch.beat("saving")
-
-
-def _uploaded(session: "Session", seconds: float) -> bool:
     try:
-        return session.options.store.uploaded(seconds)
+        while not store.uploaded(_LOOK if began else 0.0):
+            began = began or time.monotonic()
+            waited = time.monotonic() - began
+            if waited >= limit or not watch.requests.leaves():
+                return
+            stop = watch.requests.stop
+            if stop is not None and not before and math.isinf(stop.until):
+                return  # a first Ctrl-C: training is over, so it can stop only this
+            if waited > _SAY_AFTER and not said:
+                session.say(
+                    f"Waiting for the upload to {store} (press Ctrl-C to stop waiting)"
+                )
+                said = True
+            watch.beat("saving")
     except KeyboardInterrupt:
-        if left := session.options.store.not_uploaded():
-            _report_left(session, left)
+        _report_left(session)
         raise
 
 
-def _report_left(session: "Session", left: str) -> None:
-    session.events.emit("not uploaded", error=left)
-    logger.warning(
-        "Not uploaded: %s. Run the script again on this machine to continue the "
-        "upload.",
-        left,
-    )
+def _report_left(session: "Session") -> bool:
+    """Report what is not uploaded, and return whether there is anything."""
+    left = session.options.store.not_uploaded()
+    if left:
+        session.events.emit("not uploaded", error=left)
+        logger.warning(
+            "Not uploaded: %s. Run the script again on this machine to continue the "
+            "upload.",
+            left,
+        )
+    return bool(left)

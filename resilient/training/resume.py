@@ -268,7 +268,9 @@ def moved(
         )
     if drawn != progress.batch * old:
         raise _nowhere("with steps_per_epoch, epochs and passes over the data differ")
-    if old != new and progress.batch and _has_steps(live):
+    # In a fit, and in a loop.
+    limits = live.get("steps_per_epoch"), live.get("data steps_per_epoch")
+    if old != new and progress.batch and limits != (None, None):
         raise _nowhere("with steps_per_epoch, the batches of an epoch are all alike")
     if shuffles[0] != shuffles[1]:
         raise _nowhere("the rest of an epoch cannot be shuffled differently")
@@ -287,12 +289,6 @@ def moved(
     data = replace(position.data, drawn=drawn // new)
     position = replace(position, data=data, num_batches=length, shortest=None)
     return Moved(progress._replace(batch=drawn // new), position)
-
-
-def _has_steps(live: JSON) -> bool:
-    """Whether ``steps_per_epoch`` sets the number of batches in an epoch."""
-    names = ("steps_per_epoch", "data steps_per_epoch")  # in a fit, and in a loop
-    return any(live.get(name) is not None for name in names)
 
 
 def _nowhere(why: str) -> CheckpointMismatchError:

@@ -117,9 +117,8 @@ class Session:
             on_inexact=options.on_inexact,
             say=self.say,
         )
-        self.recorder = (
-            None if options.trial is None else options.trial.recorder(self.events)
-        )
+        trial = options.trial
+        self.recorder = None if trial is None else trial.recorder(self)
 
     def request_save(self) -> None:
         """Save at the next boundary, whatever the policy says."""
@@ -240,7 +239,6 @@ def open_session(
             awaited(session),  # uploads what was written
             group.explained(),  # an error here may be that of another process
             session.saving,  # writes the last snapshot
-            session.recorder or contextlib.nullcontext(),  # uses the same memory
         ):
             yield session
 

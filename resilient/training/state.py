@@ -6,7 +6,7 @@ What a resume will not reproduce bit for bit is warned of, once each.
 import contextlib
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,37 @@ from resilient.serialization.position import Positions
 from resilient.serialization.schema import to_json
 from resilient.state import rng, variables
 from resilient.witness import samples
+
+Inexact = str  # what a resume will not reproduce, in words
+
+# Global random generators that continue where the data left them.
+_DRAWN_AHEAD: Inexact = (
+    "the data draws from these global random generators ahead of training, so anything "
+    "else that uses them will draw different numbers after a resume (give the data its "
+    "own generator, such as numpy.random.default_rng(seed))"
+)
+# Attributes that a resume resets, and where to keep them.
+RESET: Inexact = (
+    "these attributes changed during training but are not variables, so a resume "
+    "resets them (keep what must last in {})"
+)
+# Attributes of callbacks, losses and others that no checkpoint holds.
+NOT_SAVED: Inexact = (
+    "these attributes of objects cannot be saved, so a resume resets them (give the "
+    "callback state_dict() and load_state_dict() to keep them, or put your classes "
+    "into keras.saving.get_custom_objects())"
+)
+# TensorFlow random operations that keep their state in the kernel.
+OPERATIONS: Inexact = (
+    "these operations in traced functions keep random state that no checkpoint can "
+    "reach, so they start over after a resume (draw with keras.random and a "
+    "SeedGenerator instead)"
+)
+# A model's training setup, and when to change it instead.
+CHANGED: Inexact = (
+    "a model was changed in the middle of training, so a resume will be refused (make "
+    "such changes {})"
+)
 
 
 @contextlib.contextmanager
@@ -41,63 +72,6 @@ def no_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
-class InexactWarnings:
-    """The warnings of one attempt; each takes the names concerned."""
-
-    def __init__(self) -> None:
-        self._say = WarnOnce()
-
-    def drawn_ahead(self, generators: Collection[str]) -> None:
-        """Global random generators that continue where the data left them."""
-        self._say(
-            "the data draws from these global random generators ahead of training, "
-            "so anything else that uses them will draw different numbers after a "
-            "resume (give the data its own generator, such as "
-            "numpy.random.default_rng(seed))",
-            list(generators),
-        )
-
-    def attributes(self, names: Collection[str], keep_in: str) -> None:
-        """Attributes that a resume resets; ``keep_in`` says where to keep them."""
-        self._say(
-            "these attributes changed during training but are not variables, so a "
-            f"resume resets them (keep what must last in {keep_in})",
-            list(names),
-        )
-
-    def callbacks(self, attributes: Collection[str]) -> None:
-        """Attributes of callbacks, losses and others that no checkpoint holds."""
-        self._say(
-            "these attributes of objects cannot be saved, so a resume resets them "
-            "(give the callback state_dict() and load_state_dict() to keep them, or "
-            "put your classes into keras.saving.get_custom_objects())",
-            list(attributes),
-        )
-
-    def operations(self, names: Collection[str]) -> None:
-        """TensorFlow random operations that keep their state in the kernel."""
-        self._say(
-            "these operations in traced functions keep random state that no "
-            "checkpoint can reach, so they start over after a resume (draw with "
-            "keras.random and a SeedGenerator instead)",
-            list(names),
-        )
-
-    def changed(self, model: str, setup: JSON, *, do_it: str) -> None:
-        """A model's training setup that changed in the middle of training.
-
-        Args:
-            model: Prefix of each line, which names the model.
-            setup: What ``TrainingSetup.to_json`` returned.
-            do_it: When to change it instead.
-        """
-        self._say(
-            "a model was changed in the middle of training, so a resume will be "
-            f"refused (make such changes {do_it})",
-            {model + n: model + line for n, line in setup.get("changed", {}).items()},
-        )
-
-
 class RunState(ABC):
     """The state of a run: captured between two batches, and restored.
 
@@ -109,7 +83,7 @@ class RunState(ABC):
     def __init__(self, backend: Backend, part: Part) -> None:
         self.backend, self._part = backend, part
         self._leaves: list[variables.Leaf] = []  # as saved, or restored
-        self._warnings = InexactWarnings()
+        self._warn = WarnOnce()
 
     @abstractmethod
     def leaves(self) -> list[variables.Leaf]:
@@ -192,5 +166,5 @@ class RunState(ABC):
                 the data put them.
         """
         kept = rng.drawn_from(saved, rng.capture(self.backend)) & drawn_ahead
-        self._warnings.drawn_ahead(sorted(kept))
+        self._warn(_DRAWN_AHEAD, sorted(kept))
         rng.restore(self.backend, saved, leave=kept)

@@ -7,7 +7,6 @@ nobody proves enters nothing here.
 """
 
 import atexit
-import contextlib
 import inspect
 import json
 import multiprocessing
@@ -16,23 +15,25 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
 from resilient.backends.base import Backend, HeldTensors
 from resilient.errors import message
 from resilient.forked import in_forked_child
-from resilient.policies import SavePolicy, every
 from resilient.progress import Progress
 from resilient.saving.snapshot import Snapshot
-from resilient.saving.writer import BackgroundWriter
 from resilient.serialization.schema import SchemaError, from_json, parse
 from resilient.storage.files import say_once
 from resilient.telemetry.events import Events
 from resilient.training.options import TRIAL
+
+if TYPE_CHECKING:  # it loads Keras
+    from resilient.training.session import Session
 
 _Number = Annotated[int, Meta(ge=1)] | None
 
@@ -77,7 +78,7 @@ class Trial:
                 )
             ) from None
         say_once(
-            f"{TRIAL} is set, as `resilient prove` does: {found}. Unset it to train "
+            f"{TRIAL} is set, as `resilient prove` does: {given}. Unset it to train "
             "as the script says.",
             of=TRIAL,
         )
@@ -86,19 +87,6 @@ class Trial:
     def environment(self) -> dict[str, str]:
         """The environment variables that pass it to a process."""
         return {TRIAL: json.dumps(asdict(self))}
-
-    def __str__(self) -> str:
-        """What is asked for, in words."""
-        what = ["nothing is trained" if self.data_only else "each state is digested"]
-        if self.epochs is not None:
-            what.append(f"at most {self.epochs:,} epochs")
-        if self.steps is not None:
-            what.append(f"at most {self.steps:,} steps per epoch")
-        return ", ".join(what)
-
-    def saving(self, policy: SavePolicy) -> SavePolicy:
-        """When to save, if the script says ``policy``."""
-        return policy | every(steps=self.save_steps) if self.save_steps else policy
 
     def fewer_epochs(self, epochs: int, initial: int = 0) -> int:
         """How many epochs to train, if the script says ``epochs``."""
@@ -142,66 +130,58 @@ class Trial:
         given.update(named)
         return bound.args, bound.kwargs | changed
 
-    def recorder(self, events: Events) -> "Recorder":
+    def recorder(self, session: "Session") -> "Recorder":
         """A recorder of the digests of a training."""
-        return Recorder(self, events)
+        return Recorder(self, session)
 
-    @contextlib.contextmanager
-    def stepping(
-        self, model: Any, draw: Callable[[Iterator[Any]], None]
-    ) -> Iterator[None]:
-        """Inside, a training step only draws its batches, if that is asked for.
+    def shape_steps(self, hook: Any) -> None:
+        """Let the steps of a fit only draw their batches, if that is asked for.
 
         Args:
-            model: The model.
-            draw: Called with the batches of each step.
+            hook: Keras's fit, which is about to run.
         """
         if not self.data_only:
-            yield
             return
-        own, names = vars(model), ("train_function", "make_train_function")
-        before = {name: own[name] for name in names if name in own}
+        from resilient.keras_internals import generation
+
+        model, recorder = hook.plan.model, hook.plan.session.recorder
 
         def step(*given: Any) -> Any:
-            draw(iter(given[-1]))  # on torch they were drawn already
+            batches = iter(given[-1])  # on torch they were drawn already
+            draws = generation.draws_in_step(model.steps_per_execution)
+            drawn = list(islice(batches, draws))
+            if not drawn:
+                raise StopIteration
+            before, epoch, batch = hook.attempt.progress
+            for number, each in enumerate(drawn, 1):
+                after = Progress(before + number, epoch, batch + number)
+                recorder.add_batch(after, each)
             return ({}, given[0]) if len(given) > 1 else {}
 
-        own.update(zip(names, (step, lambda force=False: step), strict=True))
-        try:
-            yield
-        finally:
-            for name in names:
-                own.pop(name)
-            own.update(before)
+        hook.replace(vars(model), "train_function", step)
+        hook.replace(vars(model), "make_train_function", lambda force=False: step)
 
 
 class Recorder:
-    """Records the digests of a training as events, in the background.
-
-    A context: leaving it waits for the last one.
+    """Records the digests of a training as events.
 
     Args:
         trial: The request.
-        events: Where they are recorded.
+        session: The training, whose events they are.
 
     Attributes:
         draws_only: Whether nothing is trained.
+        spare: Memory for the next snapshot.
     """
 
-    def __init__(self, trial: Trial, events: Events) -> None:
-        self._trial, self._events = trial, events
+    def __init__(self, trial: Trial, session: "Session") -> None:
+        self._trial, self._events = trial, session.events
+        self._directory = session.options.store.directory
+        self._backend = session.backend
         self.draws_only = trial.data_only
         self._last: Progress | None = None
-        self._writer = BackgroundWriter(self._process)
         self._names: tuple[str, ...] = ()  # of leaves, as recorded last
-        self._spare: HeldTensors | None = None
-
-    def __enter__(self) -> "Recorder":
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
-        with self._writer.closing(error):
-            self.wait()
+        self.spare: HeldTensors | None = None
 
     def begin(self, progress: Progress) -> bool:
         """Training begins here: whether to record the state, as for a new run, once."""
@@ -213,19 +193,21 @@ class Recorder:
         before, self._last = self._last or progress, progress
         return not self.draws_only and progress.step > before.step
 
-    def spare(self) -> HeldTensors | None:
-        """Memory for the next snapshot, once the last one is digested."""
-        self.wait()
-        return self._spare
-
-    def wait(self) -> None:
-        """Return when the last digest is recorded."""
-        self._writer.wait()
-
     def add(self, snapshot: Snapshot) -> None:
-        """Compute the digest of a snapshot, in the background, and record it."""
-        self._spare = snapshot.tensors
-        self._writer.start(snapshot)
+        """Record the digest of a snapshot, and free its memory."""
+        from resilient.saving.digest import digest
+
+        self.spare = snapshot.tensors
+        found = digest(snapshot)
+        snapshot.tensors.release()
+        known, self._names = found.names == self._names, found.names
+        self._events.emit(
+            "digest",
+            **snapshot.progress._asdict(),
+            digest=found.whole,
+            leaves=found.leaves,
+            **({} if known else {"names": found.names}),
+        )
         time.sleep(self._trial.pause)
 
     def add_batch(self, progress: Progress, batch: Any) -> None:
@@ -235,37 +217,18 @@ class Recorder:
         self._events.emit("digest", **progress._asdict(), digest=of_batch(batch))
         time.sleep(self._trial.pause)
 
-    def at_exit(
-        self, directory: Path, backend: Backend, leaves: Callable[[], Sequence[Any]]
-    ) -> None:
+    def at_exit(self, leaves: Callable[[], Sequence[Any]]) -> None:
         """Record the digest of variables when the process ends.
 
+        The last training in a directory counts.
+
         Args:
-            directory: The run's, of which the last training counts.
-            backend: The backend's adapter.
             leaves: Lists the variables. What it refers to stays in memory.
         """
         if not self.draws_only:
             if not _ends and multiprocessing.parent_process() is not None:
                 Finalize(None, _record_ends, exitpriority=0)  # it may not run atexit's
-            _ends[directory] = self._events, backend, leaves
-
-    def _process(self, snapshot: Snapshot) -> None:
-        """Record the digest of a snapshot, on the writer's thread; free its memory."""
-        from resilient.saving.digest import digest
-
-        try:
-            found = digest(snapshot)
-        finally:
-            snapshot.tensors.release()
-        known, self._names = found.names == self._names, found.names
-        self._events.emit(
-            "digest",
-            **snapshot.progress._asdict(),
-            digest=found.whole,
-            leaves=found.leaves,
-            **({} if known else {"names": found.names}),
-        )
+            _ends[self._directory] = self._events, self._backend, leaves
 
 
 @atexit.register

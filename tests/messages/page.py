@@ -210,6 +210,9 @@ def _messages(tree: ast.Module, constants: Names) -> Iterator[tuple[str, ...]]:
                     before = names[name] if name in new else ()
                     names[name] = (*before, node.value)
                     new.add(name)
+            elif isinstance(node, ast.AnnAssign) and node.value:
+                if ast.unparse(node.annotation) == "Inexact":  # said elsewhere
+                    yield NOT_EXACT, _text(node.value, names).replace("{}", "…")
             elif isinstance(node, ast.Call) and (told := _told(node, names)):
                 yield told
                 new.clear()

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from resilient.telemetry.events import LastAttempt, last_attempt
-from resilient.training.announce import ending
+from resilient.training.boundaries import ending
 
 pytestmark = pytest.mark.once
 

@@ -241,7 +241,7 @@ def test_that_it_is_asked_is_said_once(tmp_path, asked, caplog, monkeypatch):
     for _ in range(2):
         resilient.ResilientFit(None, checkpoint_dir="runs")
     of_trial, of_scratch = caplog.messages
-    assert "at most 2 epochs, at most 1,000 steps per epoch" in of_trial
+    assert '"epochs": 2, "steps": 1000' in of_trial
     assert f"checkpoints go below {tmp_path}" in of_scratch
 
 

@@ -15,41 +15,29 @@ Importing this module loads neither Keras nor a backend.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from resilient.convert.start import StartFrom
 from resilient.errors import ResilientError, message
-from resilient.policies import KeepPolicy
 from resilient.saving.directory import OnDirectory
-from resilient.serialization.state_dict import StatefulObjects
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.options import (
     FitOptions,
     InDirectory,
     Location,
-    Rollback,
-    RunOptions,
-    checked_loss_spike,
-    checked_on_nan,
+    RunOptionsOfFit,
 )
 from resilient.training.shown import method_shown_as, shown_as
 from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
     import keras
+    from keras.callbacks import Callback, CallbackList
 
     from resilient.training.session import Session
-
-
-@dataclass(frozen=True)
-class OfModel:
-    """The model to train."""
-
-    model: "keras.Model"
 
 
 @dataclass(frozen=True)
@@ -75,8 +63,10 @@ class KerasArguments:
 
 
 @dataclass(frozen=True)
-class OfResilientFit(OfModel, FitOptions, InDirectory):
+class OfResilientFit(FitOptions, InDirectory):
     """What ``ResilientFit`` takes."""
+
+    model: "keras.Model"
 
 
 @dataclass(frozen=True)
@@ -84,15 +74,16 @@ class OfFit(KerasArguments, OfResilientFit):
     """What ``fit`` takes."""
 
 
-def require_known(
-    fit: Callable[..., Any], given: Mapping[str, Any], ours: Collection[str]
-) -> None:
+# Parameters of `fit` that are ours.
+OPTIONS = frozenset(each.name for each in (*fields(InDirectory), *fields(FitOptions)))
+
+
+def require_known(fit: Callable[..., Any], given: Mapping[str, Any]) -> None:
     """Raise TypeError for an unknown keyword argument.
 
     Args:
         fit: The model's ``fit``, perhaps overridden by the user: its signature counts.
         given: The keyword arguments of the call.
-        ours: Names of the arguments that ``resilient.fit`` adds.
     """
     try:
         parameters = inspect.signature(fit).parameters
@@ -104,22 +95,21 @@ def require_known(
         if name in parameters:
             continue
         hint = "Its arguments are those of model.fit and of resilient.fit."
-        if name in ours:  # an option of ``ResilientFit``
+        if name in OPTIONS:  # an option of ``ResilientFit``
             hint = f"Pass `{name}` where you make the ResilientFit."
-        elif close := get_close_matches(name, [*parameters, *ours], n=1):
+        elif close := get_close_matches(name, [*parameters, *OPTIONS], n=1):
             hint = f"Did you mean `{close[0]}`?"
         raise TypeError(message(f"fit() has no argument `{name}`.", hint=hint))
 
 
-def require_options(given: Iterable[str], ours: Collection[str]) -> None:
+def require_options(given: Iterable[str]) -> None:
     """Raise TypeError for an option that ``resilient.fit`` does not have."""
     for name in given:
-        if name in ours:
-            continue
-        hint = "Options are those of resilient.fit."
-        if close := get_close_matches(name, ours, n=1):
-            hint = f"Did you mean `{close[0]}`?"
-        raise TypeError(message(f"There is no option `{name}`.", hint=hint))
+        if name not in OPTIONS:
+            hint = "Options are those of resilient.fit."
+            if close := get_close_matches(name, OPTIONS, n=1):
+                hint = f"Did you mean `{close[0]}`?"
+            raise TypeError(message(f"There is no option `{name}`.", hint=hint))
 
 
 @ending_at_user_line
@@ -176,25 +166,16 @@ class ResilientFit(OnDirectory):
     def __init__(
         self, model: "keras.Model", *, checkpoint_dir: Location, **kwargs: Any
     ) -> None:
+        require_options(kwargs)
         self._model = model
-        require_options(kwargs, OPTIONS)
-        given = FitOptions(**kwargs)
-        options = RunOptions(checkpoint_dir, given)
-        start = given.start_from, given.start_layers
-        self._start_from = StartFrom.checked(*start) if start != (None, None) else None
-        self._stateful = StatefulObjects(given.stateful)
-        self._on_nan = checked_on_nan(given.on_nan)
-        self._loss_spike = checked_loss_spike(given.loss_spike, given.on_nan)
-        if isinstance(self._on_nan, Rollback):
-            options.keep |= KeepPolicy(back=self._on_nan.steps)
-        super().__init__(options.store)
-        self._options = options
+        self._options = RunOptionsOfFit(checkpoint_dir, FitOptions(**kwargs))
+        super().__init__(self._options.store)
         self._session: Session | None = None
 
     @classmethod
     def check_options(cls, **options: Any) -> None:
         """Raise what the constructor raises for bad options, and for unknown ones."""
-        require_options(options, OPTIONS)
+        require_options(options)
         cls(cast("keras.Model", None), **options)
 
     @ending_at_user_line
@@ -204,7 +185,7 @@ class ResilientFit(OnDirectory):
         from resilient.keras_internals import require_model
 
         require_model(self._model)
-        require_known(self._model.fit, kwargs, OPTIONS)
+        require_known(self._model.fit, kwargs)
         return self.fit_by(self._model.fit, args, kwargs)
 
     def fit_by(
@@ -220,25 +201,14 @@ class ResilientFit(OnDirectory):
         from resilient.training.fit.run import run
         from resilient.training.session import open_session
 
-        require_outermost(self._model)
-        trial, on_nan = self._options.trial, self._on_nan
-        if trial is not None:
-            args, kwargs = trial.arguments(self._model.fit, args, kwargs)
-            on_nan = "ignore" if trial.data_only else on_nan
-        strategy = replicas.strategy_of(self._model)
-        with open_session(self._options, strategy) as session:
-            plan = FitPlan(
-                session,
-                self._model,
-                plain,
-                self._stateful,
-                on_nan,
-                self._loss_spike,
-                self._start_from,
-            )
+        model, options = self._model, self._options
+        require_outermost(model)
+        if options.trial is not None:
+            args, kwargs = options.trial.arguments(model.fit, args, kwargs)
+        with open_session(options, replicas.strategy_of(model)) as session:
             self._session = session
             try:
-                return run(plan, args, kwargs)
+                return run(FitPlan(session, options, model, plain), args, kwargs)
             finally:
                 self._session = None
 
@@ -287,11 +257,3 @@ class ResilientFit(OnDirectory):
             found = load(self._options, step, replicas.count(self._model))
             restore_model(self._model, found)
         return found[0]
-
-
-if TYPE_CHECKING:
-    import keras
-    from keras.callbacks import Callback, CallbackList
-
-# Parameters of `fit` that are ours.
-OPTIONS = frozenset(each.name for each in (*fields(InDirectory), *fields(FitOptions)))

@@ -11,8 +11,8 @@ what Keras would give it. One name of Keras's serialization is replaced, for all
 import contextlib
 import sys
 import threading
-from types import FrameType
-from typing import Any
+from types import FrameType, SimpleNamespace
+from typing import Any, Self
 
 import keras
 from keras.utils import unpack_x_y_sample_weight
@@ -22,7 +22,7 @@ from resilient.data.select import are_arrays, require_known
 from resilient.errors import NotSupportedError
 from resilient.keras_internals import contract, names
 from resilient.keras_internals.expected import OF_SEVERAL_PROCESSES
-from resilient.training.fit.attempt import FitAttempt, FitPlan, Origin
+from resilient.training.fit.attempt import FitAttempt, FitPlan
 from resilient.training.fit.iterators import (
     Base,
     PositionedValidationIterator,
@@ -35,42 +35,35 @@ contract.require_known_keras()
 
 _local = threading.local()
 _lock = threading.Lock()
-_installed = 0
+_followed = 0  # fits
 
 
-class Hook:
-    """Follows the next fit of a model in this thread.
+class Hook(contextlib.ExitStack):
+    """Follows the next fit of a model in this thread, until it is left.
 
     Args:
-        plan: What the user asked for.
-        origin: Where it begins.
+        plan: The fit.
 
     Attributes:
         iterator: The training input, once Keras creates it.
         attempt: The attempt, once training begins.
     """
 
-    def __init__(self, plan: FitPlan, origin: Origin) -> None:
-        self.plan, self.origin = plan, origin
+    def __init__(self, plan: FitPlan) -> None:
+        super().__init__()
+        self.plan = plan
         self.iterator: TrainingIterator | None = None
         self.attempt: FitAttempt | None = None
-        self._undo = contextlib.ExitStack()
 
-    def __enter__(self) -> "Hook":
+    def __enter__(self) -> Self:
         """Follow from here on."""
-        outer = getattr(_local, "hook", None)
-        self._undo.callback(setattr, _local, "hook", outer)
-        _local.hook = self
-        _install()
-        self._undo.callback(_uninstall)
         if self.plan.session.parallel.count > 1:
             self._follow_logs()
+        self.callback(setattr, _local, "hook", getattr(_local, "hook", None))
+        _local.hook = self
+        _count(1)
+        self.callback(_count, -1)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._undo.close()
-        if self.iterator is not None:
-            self.iterator.let_go()
 
     def _follow_logs(self) -> None:
         """Notice when an epoch's loop is over, which other processes wait for.
@@ -79,32 +72,31 @@ class Hook:
         """
         contract.require_known(OF_SEVERAL_PROCESSES)
         model, name = self.plan.model, keras_internals.EPOCH_LOGS
-        own, plain = vars(model), getattr(model, name)
+        plain = getattr(model, name)
 
         def logs_of_epoch(logs: Any) -> Any:
-            if (
-                _hook_of(sys._getframe(1)) is self and self.attempt
-            ):  # evaluate asks, too
+            here = _hook_of(sys._getframe(1)) is self  # evaluate asks, too
+            if here and self.attempt is not None:
                 self.attempt.all_trained()
             return plain(logs)
 
-        self._set(own, name, logs_of_epoch)
+        self.replace(vars(model), name, logs_of_epoch)
 
-    def _set(self, attributes: dict[str, Any], name: str, value: Any) -> None:
-        """Set an attribute of an object, until the fit has ended."""
+    def replace(self, attributes: dict[str, Any], name: str, value: Any) -> None:
+        """Set an attribute of an object until the fit has ended."""
         if name in attributes:
-            self._undo.callback(attributes.__setitem__, name, attributes[name])
+            self.callback(attributes.__setitem__, name, attributes[name])
         else:
-            self._undo.callback(attributes.pop, name, None)
+            self.callback(attributes.pop, name, None)
         attributes[name] = value
 
     def make_iterator(self, frame: FrameType, given: dict[str, Any]) -> Any:
         """Called by Keras in place of its epoch iterator class."""
-        if "class_weight" not in given:  # only the training input has class weights
-            assert self.attempt is not None  # validation comes later
+        # Validation comes later; only the training input has class weights.
+        if self.attempt is not None and "class_weight" not in given:
             if are_arrays(given):
                 return ValidationIterator(self.attempt, given["x"], **given)
-            self.attempt.inputs.only_arrays = False
+            self.attempt.iterator.inputs.only_arrays = False
             return PositionedValidationIterator(self.attempt, **given)
         if self.iterator is not None:
             raise NotSupportedError(
@@ -119,37 +111,36 @@ class Hook:
         require_known(validation, "validation_data")
         arguments = {name: values[name] for name in keras_internals.LOCALS}
         session.say.set_verbose(arguments["verbose"])
-        found = self.origin.found
+        found = self.plan.found
         positions = None if found is None else found[1].positions()
         inputs = session.inputs(arguments, positions)
         iterator = self.iterator = TrainingIterator(session, inputs, given)
+        self.callback(iterator.let_go)
         inputs.begin(iterator)
         if isinstance(callbacks := values["callbacks"], keras.callbacks.CallbackList):
-            self.follow(callbacks)
+            self.follow(callbacks, iterator)
         return iterator
 
-    def follow(self, callbacks: Any) -> None:
+    def follow(self, callbacks: Any, iterator: TrainingIterator) -> None:
         """Call the attempt after all callbacks of this list."""
         plain = callbacks.on_train_begin
 
         def on_train_begin(logs: Any = None) -> None:
-            attempt = self._begin(callbacks)
+            attempt = self._begin(callbacks, iterator)
             names.call_in_order(callbacks)
             plain(logs)
             attempt.begin()
-            last = keras.callbacks.LambdaCallback(on_train_batch_end=attempt.logged)
-            every = callbacks.callbacks
-            every.insert(0, last)
-            self._undo.callback(lambda: last in every and every.remove(last))
+            ours = keras.callbacks.LambdaCallback(on_train_batch_end=attempt.logged)
+            called = callbacks.callbacks
+            called.insert(0, ours)
+            self.callback(lambda: ours in called and called.remove(ours))
 
-        self._set(vars(callbacks), "on_train_begin", on_train_begin)
+        self.replace(vars(callbacks), "on_train_begin", on_train_begin)
 
     @no_garbage_collection()
-    def _begin(self, callbacks: Any) -> FitAttempt:
-        assert self.iterator is not None  # Keras has created it by now
-        attempt = self.attempt = self.iterator.attempt = FitAttempt(
-            self.plan, self.origin, self.iterator, callbacks
-        )
+    def _begin(self, callbacks: Any, iterator: TrainingIterator) -> FitAttempt:
+        attempt = FitAttempt(self.plan, iterator, callbacks)
+        self.attempt = iterator.attempt = attempt
         began, ended = callbacks.on_epoch_begin, callbacks.on_epoch_end
         trained, over = callbacks.on_train_batch_end, callbacks.on_train_end
 
@@ -168,13 +159,13 @@ class Hook:
             attempt.on_epoch_end(epoch, logs)
 
         def on_train_end(logs: Any = None) -> None:
-            over(attempt.final_logs(logs))
+            over(logs or attempt.last_logs)  # in a finished run, what it got then
 
         own = vars(callbacks)
         for function in (on_epoch_begin, on_epoch_end, on_train_end):
-            self._set(own, function.__name__, function)
+            self.replace(own, function.__name__, function)
         if attempt.losses.active:  # a call for each batch
-            self._set(own, on_train_batch_end.__name__, on_train_batch_end)
+            self.replace(own, on_train_batch_end.__name__, on_train_batch_end)
         return attempt
 
 
@@ -187,8 +178,8 @@ class _AnyCallbackList(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         callbacks = keras.callbacks.CallbackList(*args, **kwargs)
         hook = _hook_of(sys._getframe(1))
-        if hook is not None:
-            hook.follow(callbacks)
+        if hook is not None and hook.iterator is not None:
+            hook.follow(callbacks, hook.iterator)
         return callbacks
 
 
@@ -196,16 +187,8 @@ class _CallbackList(metaclass=_AnyCallbackList):
     """Stands for Keras's ``CallbackList`` inside the trainer module."""
 
 
-class _CallbacksModule:
-    """Stands for Keras's module of callbacks inside the trainer module."""
-
-    CallbackList = _CallbackList
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)
+_CALLBACKS: Any = keras_internals.trainer_module.callbacks_module
+_STAND_IN = SimpleNamespace(**vars(_CALLBACKS) | {"CallbackList": _CallbackList})
 
 
 def require_outermost(model: Any) -> None:
@@ -224,25 +207,19 @@ def require_outermost(model: Any) -> None:
     )
 
 
-def _install() -> None:
-    global _installed
+def _count(fits: int) -> None:
+    """Note that so many more fits are followed; Keras's names are replaced for any."""
+    global _followed
     module: Any = keras_internals.trainer_module
     with _lock:
-        if not _installed:
+        before, _followed = _followed, _followed + fits
+        if not before:
             setattr(module, keras_internals.EPOCH_ITERATOR, _make_iterator)
-            module.callbacks_module = _CallbacksModule(module.callbacks_module)
+            module.callbacks_module = _STAND_IN
             names.without_importing_tensorflow()
-        _installed += 1
-
-
-def _uninstall() -> None:
-    global _installed
-    module: Any = keras_internals.trainer_module
-    with _lock:
-        _installed -= 1
-        if not _installed:
+        elif not _followed:
             setattr(module, keras_internals.EPOCH_ITERATOR, Base)
-            module.callbacks_module = module.callbacks_module._module
+            module.callbacks_module = _CALLBACKS
             names.as_before()
 
 

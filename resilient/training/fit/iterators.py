@@ -8,7 +8,7 @@ The generator runs on between ``on_train_batch_end(k - 1)`` and
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from resilient import keras_internals
@@ -29,34 +29,6 @@ Base = keras_internals.backend_epoch_iterator()
 _DATA = ("x", "y", "sample_weight", "class_weight")
 
 
-class _RunningOut:
-    """Notes whether Keras's own context had to catch anything.
-
-    Args:
-        of: Gets ``ran_out``.
-        keras: That context; on torch, there is one for each batch.
-    """
-
-    def __init__(
-        self, of: "TrainingIterator", keras: AbstractContextManager[None]
-    ) -> None:
-        self._of, self._keras = of, keras
-
-    def __enter__(self) -> None:
-        self._of.ran_out = True
-        self._keras.__enter__()
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool | None:
-        if kind is None:
-            self._of.ran_out = False
-            return self._keras.__exit__(kind, error, trace)
-        known = self._of.known_length()  # Keras may change it now
-        caught = self._keras.__exit__(kind, error, trace)
-        if caught:
-            self._of.check_length(known)
-        return caught
-
-
 class TrainingIterator(Base):  # type: ignore[misc, valid-type]
     """The training input of one ``fit``, which can start at batch k."""
 
@@ -72,7 +44,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         self._begun = 0  # first batch of the training step that was last begun
         inputs.only_arrays = are_arrays(arguments)
         self.given = arguments["x"]
-        self.ran_out = False  # the data ended where Keras asked for more
+        self._ran_out = False  # the data ended where Keras asked for more
         self._retraces = False
         kept = {k: v for k, v in arguments.items() if k not in _DATA}
         adapter = adapter_for(arguments, inputs.settings("x"))
@@ -128,7 +100,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
 
     def batches_trained(self) -> int:
         """Batches trained in the epoch that just ended."""
-        return self._begun if self.ran_out else self.last_batches().stop
+        return self._begun if self._ran_out else self.last_batches().stop
 
     def last_batches(self) -> range:
         """Numbers of the batches trained in the last step (steps_per_execution)."""
@@ -136,21 +108,25 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         limit = self.steps_per_epoch or self._num_batches
         return range(self._begun, min(end, limit) if limit else end)
 
-    def known_length(self) -> int | None:
-        """The first batch of the step in which an epoch runs out of data, if known.
+    @contextlib.contextmanager
+    def catch_stop_iteration(self) -> Iterator[None]:
+        """Note whether Keras has to catch anything, and how long the epoch was then.
 
-        A step may draw several (steps_per_execution).
+        On torch, it is entered for each batch.
         """
-        known: int | None = self.data_adapter.sure_length
-        return known and max(0, known - int(self.steps_per_execution) + 1)
-
-    def check_length(self, known: int | None) -> None:
-        """Check an epoch whose data ran out in the step that was last begun."""
-        if not self.steps_per_epoch:
-            self.inputs.check_length(self._begun, known)
-
-    def catch_stop_iteration(self) -> AbstractContextManager[None]:
-        return _RunningOut(self, super().catch_stop_iteration())
+        known: int | None = None
+        with super().catch_stop_iteration():
+            self._ran_out = True
+            try:
+                yield
+            except BaseException:
+                known = self.data_adapter.sure_length  # Keras may change it now
+                raise
+            self._ran_out = False
+        if self._ran_out and not self.steps_per_epoch:
+            # The first batch of the step in which the data ran out.
+            least = known and max(0, known - int(self.steps_per_execution) + 1)
+            self.inputs.check_length(self._begun, least)
 
     def _drawn(self) -> int:
         """Batches of the live iterator that were trained, between two batches."""
@@ -158,25 +134,23 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
 
     def _has_more(self) -> bool:
         """Whether the live iterator is sure to have another batch."""
-        length = self.data_adapter.num_batches
+        length = self.data_adapter.sure_length
         return length is not None and self._drawn() < length
 
     def _get_iterator(self) -> Any:
         position, self._position = self._position, None
-        if position is None:
+        with contextlib.ExitStack() as stack:
+            if position is not None:
+                replay = self._session.replay(self.inputs, self.attempt.progress)
+                stack.enter_context(replay)
+                self.data_adapter.seek(position)
             if self._armed:
                 self.data_adapter.before_iterator()
-            return self._witnessed(self.data_adapter.wrap(super()._get_iterator()))
-        with self.attempt.replay():
-            self.data_adapter.seek(position)
-            self.data_adapter.before_iterator()
-            return self._witnessed(self.data_adapter.wrap(super()._get_iterator()))
-
-    def _witnessed(self, batches: Any) -> Any:
-        """The same batches; those that Python sees are witnessed, once it begins."""
-        if keras_internals.BACKEND == "tensorflow" or not self._armed:
-            return batches
-        return map(self._session.witness.drawn, batches)
+            batches = self.data_adapter.wrap(super()._get_iterator())
+            if keras_internals.BACKEND == "tensorflow" or not self._armed:
+                return batches
+            # On torch, this begins to iterate, and draws an order.
+            return map(self._session.witness.drawn, batches)
 
     def _enumerate_iterator(self) -> Iterator[Any]:
         batches = super()._enumerate_iterator()
@@ -190,35 +164,26 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         self._retraces = attempt.state.retracing.of_steps
         resume, self._resume = self._resume, None
         position, first = resume or (None, 0)
-        skips = bool(attempt.skips)
-        held = position is not None and position.held
-        if position is not None and held:
+        if position is not None and position.held:
             self._position, self._current_iterator = position.data, None
         for begin, end, iterator in batches:
             if begin < first:
                 continue
-            left_out = skips and attempt.leaves_out(begin, end, self.num_batches)
-            if resume is None and begin:
+            if position is None and begin:
                 adapter.on_trained(self._drawn())
-            elif resume is not None and held:
-                self._steps_seen = resume[0].data.drawn + self.steps_per_execution
-            resume = None
-            attempt.before_batch(begin, left_out=left_out, certain=certain)
+            elif position is not None and position.held:
+                self._steps_seen = position.data.drawn + self.steps_per_execution
+            position = None
+            left_out = attempt.before_batch(begin, end, certain)
             self._begun = begin
-            if left_out:
-                self._draw(iterator)
+            if not left_out:
+                yield begin, end, iterator
                 continue
-            yield begin, end, iterator
-
-    def _draw(self, batches: Iterator[Any]) -> None:
-        """Draw what would be trained now, and skip it."""
-        try:
+            # Draw what would be trained now.
             draws = keras_internals.generation.draws_in_step(self.steps_per_execution)
-            for _ in range(draws):
-                next(batches)
-        except StopIteration:
-            if self.num_batches is None:
-                raise leads_nowhere() from None
+            drawn = sum(1 for _ in islice(iterator, draws))
+            if drawn < draws and self.num_batches is None:
+                raise leads_nowhere()
 
 
 class ValidationIterator(Base):  # type: ignore[misc, valid-type]
@@ -230,8 +195,7 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
     def __init__(self, attempt: "FitAttempt", data: Any, **arguments: Any) -> None:
         self._attempt = attempt
         super().__init__(**arguments)
-        steps = self.steps_per_epoch
-        share = attempt.inputs.share
+        share, steps = attempt.iterator.inputs.share, self.steps_per_epoch
         share.divide(self.data_adapter, data, "validation_data", steps)
 
     def __next__(self) -> Any:
@@ -241,9 +205,12 @@ class ValidationIterator(Base):  # type: ignore[misc, valid-type]
         return item
 
     def _enumerate_iterator(self) -> Iterator[Any]:
+        session = self._attempt.session
         self._attempt.state.retracing.before_batches("test_function", self)
         for item in super()._enumerate_iterator():
-            self._attempt.validating()
+            session.watch.beat("validating")
+            # No snapshot is taken during validation.
+            session.watch.stop_unless_time(session.saving.slowest)
             yield item
 
 
@@ -256,30 +223,24 @@ class PositionedValidationIterator(ValidationIterator):
 
     def __init__(self, attempt: "FitAttempt", **arguments: Any) -> None:
         rest = {k: v for k, v in arguments.items() if k not in _DATA}
-        inputs = attempt.inputs
+        inputs = attempt.iterator.inputs
         settings = inputs.settings("validation_data")
-        early, made = inputs.validation, inputs.validated
+        early, made, saved = inputs.validation, inputs.validated, settings.saved
         inputs.validated = True
-        if not made:
-            # As in Keras, whatever random numbers that draws.
-            inputs.validation = early or adapter_for(arguments, settings)
-            super().__init__(attempt, arguments["x"], x=inputs.validation, **rest)
-            return
-        assert inputs.training is not None
         with contextlib.ExitStack() as stack:
-            # The uninterrupted run created it in an earlier epoch: leave no trace of it
-            # now, and draw nothing for training meanwhile, which would be undone.
-            stack.enter_context(inputs.training.data_adapter.frozen())
-            ahead, claimed = inputs.drawn_ahead, settings.claimed
-            others = {key: claimed[key] for key in claimed if key not in ahead}
-            stack.enter_context(kept_random_state(inputs.backend, leave=ahead))
-            stack.enter_context(kept_states(others))
-            saved = early.position(0, held=False) if early else settings.saved
-            adapter = early or adapter_for(arguments, settings)
-            inputs.validation = adapter
+            # As in Keras, whatever random numbers it draws. But if the uninterrupted
+            # run created it in an earlier epoch, leave no trace of it now, and draw
+            # nothing for training meanwhile, which would be undone.
+            if made:
+                stack.enter_context(attempt.iterator.data_adapter.frozen())
+                ahead, claimed = inputs.drawn_ahead, settings.claimed
+                others = {key: claimed[key] for key in claimed if key not in ahead}
+                stack.enter_context(kept_random_state(inputs.backend, leave=ahead))
+                stack.enter_context(kept_states(others))
+                saved = early.position(0, held=False) if early else saved
+            adapter = inputs.validation = early or adapter_for(arguments, settings)
             super().__init__(attempt, arguments["x"], x=adapter, **rest)
-            assert saved is not None
-            if early or inputs.knows_validation(adapter):
+            if made and saved and (early or inputs.knows_validation(adapter)):
                 adapter.resume(saved)
 
     def _get_iterator(self) -> Any:

@@ -3,7 +3,6 @@
 It holds the part of ``fit`` that needs Keras; ``api`` stays importable without it.
 """
 
-import contextlib
 import time
 from functools import partial
 from typing import Any
@@ -13,14 +12,12 @@ import keras
 from resilient import keras_internals
 from resilient.convert.start import start
 from resilient.errors import NotSupportedError
-from resilient.progress import Progress
 from resilient.saving.record import Loaded, is_of, of_kind
 from resilient.saving.run_json import FitRun, ImportRun
 from resilient.state import variables, weights
-from resilient.training import announce
 from resilient.training.divergence import rollback
 from resilient.training.divergence.loss_watch import Bad, Diverged
-from resilient.training.fit.attempt import FitAttempt, FitPlan, Origin
+from resilient.training.fit.attempt import FitAttempt, FitPlan
 from resilient.training.fit.hook import Hook
 from resilient.training.options import Rollback
 from resilient.training.session import load
@@ -31,65 +28,62 @@ def run(
     plan: FitPlan, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> keras.callbacks.History:
     """Run Keras's ``fit``, followed by a ``FitAttempt``; once more after a rollback."""
-    session, directory = plan.session, plan.session.options.store.directory
+    session = plan.session
     if session.recorder is not None:
-        leaves = partial(variables.leaves, plan.model)
-        session.recorder.at_exit(directory, session.backend, leaves)
-    hook = Hook(plan, _origin(plan))
+        session.recorder.at_exit(partial(variables.leaves, plan.model))
+    _choose(plan)
     while True:
+        hook = Hook(plan)
         try:
-            history, attempt = _fit(plan, hook, args, kwargs)
+            history, attempt = _fit(hook, args, kwargs)
             break
         except Diverged as end:
             bad, before = end.bad, hook.attempt
         assert before is not None  # it raised that
-        hook = Hook(plan, _after(plan, before, bad))
+        session.saving.wait()
+        if session.group.index:
+            raise rollback.end_that_was_told(session.group.broadcast("bad end"))
+        with rollback.end_told(session.group):
+            _go_back(plan, before, bad)
     session.saving.wait()
     if keras_internals.BACKEND == "torch" and attempt.progress.step:
         plan.model.eval()  # as at each epoch's end: this process may have had none
     session.ended(attempt.progress)
     if plan.explicit:
-        note_finished(directory)
+        note_finished(plan.options.store.directory)
     return history
 
 
-def _origin(plan: FitPlan) -> Origin:
-    """Where the fit begins: what an import or another run lends is set by now."""
-    began, session, model = time.monotonic(), plan.session, plan.model
-    found = session.choose()
+def _choose(plan: FitPlan) -> None:
+    """Find where the fit begins, and set what an import or another run lends."""
+    began, model = time.monotonic(), plan.model
+    found = plan.session.choose()
     if found is None:
-        asked = plan.start_from
-        wanted = [] if asked is None else [(asked, model, "")]
-        started = next(iter(start(wanted, session.group)), None)
-        return Origin(time.monotonic() - began, started=started)
-    return _origin_in(plan, found, time.monotonic() - began)
-
-
-def _origin_in(plan: FitPlan, found: Loaded, seconds: float) -> Origin:
-    """A checkpoint as the origin of a fit."""
-    checkpoint, saved = found
-    if not is_of(saved, ImportRun):
-        return Origin(seconds, of_kind(found, FitRun))
-    # What an import does not have starts from scratch.
-    saved = saved.taken_by(weights.ready(plan.model))
-    weights.put(plan.model, saved.run.variables, saved.tensors, checkpoint.path)
-    saved.run.warn()
-    return Origin(seconds, imported=checkpoint)
+        if (asked := plan.options.start_from) is not None:
+            (plan.started,) = start([(asked, model, "")], plan.session.group)
+    elif is_of(saved := found[1], ImportRun):
+        plan.imported = found[0]
+        # What an import does not have starts from scratch.
+        saved = saved.taken_by(weights.ready(model))
+        weights.put(model, saved.run.variables, saved.tensors, found[0].path)
+        saved.run.warn()
+    else:
+        plan.found = of_kind(found, FitRun)
+    plan.seconds = time.monotonic() - began
 
 
 def _fit(
-    plan: FitPlan, hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]
+    hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[keras.callbacks.History, FitAttempt]:
-    model, trial = plan.model, plan.session.options.trial
+    plan = hook.plan
+    model, trial, imported = plan.model, plan.options.trial, plan.imported
     initial_epoch = model._initial_epoch
-    if hook.origin.progress.epoch:  # of an import
-        model._initial_epoch = hook.origin.progress.epoch
+    if imported is not None and imported.progress.epoch:
+        model._initial_epoch = imported.progress.epoch
     try:
-        with contextlib.ExitStack() as entered:
-            entered.enter_context(plan.session.parallel.training(model))
-            entered.enter_context(hook)
+        with plan.session.parallel.training(model), hook:
             if trial is not None:
-                entered.enter_context(trial.stepping(model, partial(_draw, hook)))
+                trial.shape_steps(hook)
             try:
                 history = plan.fit(*args, **kwargs)
             except Exception:
@@ -108,42 +102,15 @@ def _fit(
     return history, hook.attempt
 
 
-def _draw(hook: Hook, batches: Any) -> None:
-    """Draw the batches of a step, and record their digests."""
-    assert hook.attempt is not None
-    step, epoch, batch = hook.attempt.progress
-    recorder = hook.plan.session.recorder
-    assert recorder is not None
-    draws = keras_internals.generation.draws_in_step(
-        hook.plan.model.steps_per_execution
-    )
-    for number in range(1, draws + 1):
-        try:
-            drawn = next(batches)
-        except StopIteration:
-            if number == 1:
-                raise
-            break
-        recorder.add_batch(Progress(step + number, epoch, batch + number), drawn)
-
-
-def _after(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> Origin:
-    """Where training continues after a bad batch.
+def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> None:
+    """Find where training continues after a bad batch.
 
     Raises:
         DivergedError: Training should stop, or cannot be rolled back (again).
         RolledBack: The run continues in another process.
     """
-    plan.session.saving.wait()
-    if plan.session.group.index:
-        raise rollback.end_that_was_told(plan.session.group.broadcast("bad end"))
-    with rollback.end_told(plan.session.group):
-        return _go_back(plan, attempt, bad)
-
-
-def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> Origin:
-    began, how, session = time.monotonic(), plan.on_nan, plan.session
-    store = session.options.store
+    began, how, session = time.monotonic(), plan.options.on_nan, plan.session
+    store = plan.options.store
     obstacle = ""
     if isinstance(how, Rollback):
         obstacle = rollback.obstacle(store, how, bad)
@@ -152,9 +119,10 @@ def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> Origin:
     session.events.emit("diverged", **attempt.progress._asdict() | event, action=action)
     if not isinstance(how, Rollback) or obstacle:
         raise rollback.diverged(bad, obstacle)
-    session.say(announce.rolling_back(bad.step, bad.why), within_epoch=True)
+    line = f"At batch {bad.step:,} {bad.why}: rolling back."
+    session.say(line, within_epoch=True)
     skip = rollback.turn_back(store, how, bad)
-    found = load(session.options, None, session.part.replicas)
+    found = load(plan.options, None, session.part.replicas)
     seconds = time.monotonic() - began
     session.events.emit(
         "rolled back to",
@@ -164,24 +132,20 @@ def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> Origin:
         seconds=seconds,
     )
     attempt.state.undo_attributes()
-    here = session.group.count == 1 and attempt.inputs.only_arrays
-    if not (here and _leads_here(attempt, found)):
-        raise rollback.rolled_back(found[0].progress)
-    return Origin(seconds, of_kind(found, FitRun), since=attempt.state)
-
-
-def _leads_here(attempt: FitAttempt, found: Loaded) -> bool:
-    """Whether an attempt can go back to a checkpoint of its own in this process.
-
-    It cannot go back to a start at which some variables did not exist yet, nor to one
-    after which steps were traced with settings that a callback changed.
-    """
     checkpoint, saved = found
-    if not is_of(saved, FitRun):  # an import
-        return False
-    if len(variables.leaves(attempt.model)) != len(saved.run.variables):
-        return False
-    return checkpoint.step > 0 or not attempt.state.setup.differences(saved.run.setup)
+    # It cannot go back in this process to an import, to a start at which some variables
+    # did not exist yet, nor to one after which steps were traced with settings that a
+    # callback changed.
+    if (
+        session.group.count > 1
+        or not attempt.iterator.inputs.only_arrays
+        or not is_of(saved, FitRun)
+        or len(attempt.state.leaves()) != len(saved.run.variables)
+        or (not checkpoint.step and attempt.state.setup.differences(saved.run.setup))
+    ):
+        raise rollback.rolled_back(checkpoint.progress)
+    plan.found, plan.since = (checkpoint, saved), attempt.state
+    plan.seconds, plan.imported, plan.started = seconds, None, None
 
 
 def restore_model(model: keras.Model, found: Loaded) -> None:

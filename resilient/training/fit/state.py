@@ -7,17 +7,15 @@ of the optimizer's state.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 
-from resilient.backends.base import Backend, Part
-from resilient.data.inputs import DataInputs
 from resilient.distributed.strategies.base import ParallelStrategy
 from resilient.errors import CheckpointMismatchError
+from resilient.keras_internals import BACKEND
 from resilient.keras_internals.traces import stateful_random_operations
 from resilient.objects.adapters import gradients
 from resilient.objects.callbacks.capture import CallbackStates
@@ -28,17 +26,37 @@ from resilient.saving.run_json import FitRun
 from resilient.serialization import JSON
 from resilient.serialization.json_values import decode, encode
 from resilient.serialization.schema import taking
-from resilient.serialization.state_dict import StatefulObjects
 from resilient.state import comparison, fingerprint, layouts, retracing, variables
-from resilient.state.build import ensure_built, has_keras_step, is_built, try_a_step
+from resilient.state.build import (
+    build_optimizer,
+    ensure_built,
+    has_keras_step,
+    is_built,
+    try_a_step,
+)
 from resilient.state.comparison import SETTINGS, Difference, differences
 from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.resume import IN_TRAINING, Restorable, Resume
-from resilient.training.state import RunState, no_garbage_collection
+from resilient.training.state import (
+    CHANGED,
+    NOT_SAVED,
+    OPERATIONS,
+    RESET,
+    RunState,
+    no_garbage_collection,
+)
+
+if TYPE_CHECKING:
+    from resilient.training.fit.attempt import FitPlan
+    from resilient.training.fit.iterators import TrainingIterator
 
 logger = logging.getLogger(__name__)
 
-_KEEP_IN = "a keras.Variable, in a callback or in `stateful`"
+_RESET = RESET.format("a keras.Variable, in a callback or in `stateful`")
+_CHANGED = CHANGED.format(
+    "between two fits, each with its own checkpoint_dir, or before the first batch of "
+    "every attempt"
+)
 
 # In ``allow``: groups of variables that may start fresh.
 _FRESH = ("optimizer", "metrics")
@@ -49,35 +67,51 @@ class FitState(RunState):
     """The state of one fit.
 
     Args:
-        model: The compiled model.
-        backend: Its backend's adapter.
-        part: Which part of a checkpoint this process writes.
-        callbacks: Those of this fit.
-        stateful: The user's own objects, by name.
-        facts: The identity of the run.
-        setup: What the model trains with.
+        plan: The fit.
+        iterator: The training input.
+        callbacks: Keras's callbacks.
         losses: Watches the loss of each batch.
+
+    Attributes:
+        callbacks: The state of callbacks.
+        setup: What the model trains with.
+        facts: The identity of the run.
+        retracing: What is still to be compiled.
     """
 
     def __init__(
         self,
-        model: keras.Model,
-        backend: Backend,
-        part: Part,
-        *,
-        callbacks: CallbackStates,
-        stateful: StatefulObjects,
-        facts: fingerprint.RunFingerprint,
-        setup: TrainingSetup,
+        plan: "FitPlan",
+        iterator: "TrainingIterator",
+        callbacks: Sequence[Any],
         losses: LossWatch,
     ) -> None:
-        super().__init__(backend, part)
-        self.callbacks, self.setup = callbacks, setup
-        self._model, self._stateful = model, stateful
-        self._facts, self._losses = facts, losses
+        session, since = plan.session, plan.since
+        model, inputs = plan.model, iterator.inputs
+        super().__init__(session.backend, session.part)
+        self._model, self._stateful = model, plan.options.stateful
+        self._iterator, self._losses = iterator, losses
+        data = iterator.data_adapter.fingerprint()
+        inputs.share.require_same(data)
+        # Not earlier: Keras settles a model's jit_compile when it makes its function.
+        self.setup: TrainingSetup = since.setup if since else TrainingSetup(model)
+        self.facts = fingerprint.RunFingerprint(
+            model, data, inputs.arguments, self.backend
+        )
+        self.facts.current()  # on JAX the optimizer cannot tell while it trains
         self._built, self._later = is_built(model), list[Difference]()
+        if BACKEND == "tensorflow" and self._built and has_keras_step(model):
+            build_optimizer(model)  # others have; own steps may train less
+        self.callbacks: CallbackStates = CallbackStates(
+            callbacks,
+            model,
+            attempts=session.attempts,
+            since=since.callbacks if since else None,
+            # Data has a position of its own; arrays have not.
+            apart=[] if inputs.only_arrays else [iterator.given],
+        )
         self._eager = is_eager(model)
-        self.retracing = retracing.of(model, backend)
+        self.retracing = retracing.of(model, self.backend)
         self._allowed: list[JSON] = []
         # What the model trained with at the restore, until the first epoch begins.
         self._restored_into: JSON | None = None
@@ -97,15 +131,24 @@ class FitState(RunState):
         if not self._begun:
             self.callbacks.begin_steps()
         before, self._restored_into, self._begun = self._restored_into, None, True
-        if before is not None and not self._eager and before != self.setup.now():
-            raise _changed_before_a_step(before, self.setup.now())
+        if before is None or self._eager or before == self.setup.now():
+            return
+        found = differences(before, self.setup.now())
+        raise CheckpointMismatchError(
+            "A callback changed the model in on_epoch_begin of the resumed epoch. The "
+            "training step would be traced with that change; the interrupted run "
+            "traced it without.",
+            received="\n  " + "\n  ".join(found),
+            hint="Change it in on_train_begin, in every attempt; or between two fits, "
+            "each with its own checkpoint_dir.",
+        )
 
     def after_step(self) -> bool:
         self.setup.built()
         if not self._traced:
             self._traced = True
             self.callbacks.settle()
-            self._warnings.operations(stateful_random_operations(self._model))
+            self._warn(OPERATIONS, stateful_random_operations(self._model))
         return not self.setup.settled
 
     def undo_attributes(self) -> None:
@@ -130,15 +173,10 @@ class FitState(RunState):
         callbacks, attributes = self.callbacks.capture(arrays)
         stateful = self._stateful.capture(arrays)
         setup = self.setup.to_json(but=paths(attributes))
-        baked = self.callbacks.tree.baked
-        self._warnings.callbacks(_others(self.callbacks.uncaptured(), setup))
-        self._warnings.attributes(_others(baked, setup), _KEEP_IN)
-        self._warnings.changed(
-            "",
-            setup,
-            do_it="between two fits, each with its own checkpoint_dir, or before the "
-            "first batch of every attempt",
-        )
+        changed = setup.get("changed", {})
+        self._warn(NOT_SAVED, _others(self.callbacks.uncaptured(), changed))
+        self._warn(_RESET, _others(self.callbacks.tree.baked, changed))
+        self._warn(_CHANGED, changed)
         # Keras's own step clears gradients first.
         of_keras = has_keras_step(self._model)
         return FitRun(
@@ -147,8 +185,8 @@ class FitState(RunState):
             random=random,
             callbacks=callbacks,
             stateful=stateful,
-            fingerprint=self._facts.current(),
-            learning_rates=encode(self._facts.rates, {}, "rates"),
+            fingerprint=self.facts.current(),
+            learning_rates=encode(self.facts.rates, {}, "rates"),
             losses=self._losses.state(),
             setup=setup,
             attributes=attributes,
@@ -159,27 +197,23 @@ class FitState(RunState):
 
     # Compared and restored. ----------------------------------------------------------
 
-    def parts(self, resume: Resume[FitRun], inputs: DataInputs) -> list[Restorable]:
+    def parts(self, resume: Resume[FitRun]) -> list[Restorable]:
         """What is compared and restored, in this order."""
-
-        def restore_random() -> None:
-            self.restore_random(resume.run.random, inputs.drawn_ahead)
-
-        of_run, of_weights = self._run_differences, self._weight_differences
+        inputs, random = self._iterator.inputs, resume.run.random
+        of_run = partial(self._run_differences, resume)
+        of_weights = partial(self._weight_differences, resume)
         return [
-            Restorable(partial(of_run, resume), partial(resume.move, inputs)),
-            Restorable(
-                partial(of_weights, resume), partial(self._restore_variables, resume)
-            ),
+            Restorable(of_run, partial(resume.move, inputs)),
+            Restorable(of_weights, partial(self._restore_variables, resume)),
             Restorable(list, partial(self._restore_objects, resume)),
-            Restorable(list, restore_random),
+            Restorable(list, partial(self.restore_random, random, inputs.drawn_ahead)),
         ]
 
     def _run_differences(self, resume: Resume[FitRun]) -> list[Difference]:
         """How the runs differ, with their data and objects, as far as that is known."""
         run = resume.run
         found = self._compared(resume)
-        facts = run.fingerprint["identity"], self._facts.current()["identity"]
+        facts = run.fingerprint["identity"], self.facts.current()["identity"]
         found += _all("callbacks", self.callbacks.differences(run.callbacks))
         found += _all("run", self._stateful.differences(run.stateful))
         found += _all(IN_TRAINING, run.setup.get("changed", {}).values())
@@ -198,7 +232,7 @@ class FitState(RunState):
         """How the runs differ, but for what ``build`` accepts."""
         built, saved = is_built(self._model), resume.run.fingerprint
         fits = not built or not self._weight_differences(resume)
-        found = comparison.compare(saved, self._facts.current(), built=built, fits=fits)
+        found = comparison.compare(saved, self.facts.current(), built=built, fits=fits)
         self._later += [each for each in found if each.of in _LATER]
         return [each for each in found if each.of not in _LATER]
 
@@ -208,15 +242,13 @@ class FitState(RunState):
         mine = resume.cast_to(self.leaves())
         return _all("run", layouts.weight_differences(resume.run.variables, mine))
 
-    def build(
-        self, resume: Resume[FitRun], iterator: Any, parallel: ParallelStrategy
-    ) -> None:
+    def build(self, resume: Resume[FitRun], parallel: ParallelStrategy) -> None:
         """Create the variables of the model, its optimizer and its metrics.
 
         Raises:
             CheckpointMismatchError: They are not those of the checkpoint.
         """
-        run, changes = resume.run, resume.changes
+        run, changes, iterator = resume.run, resume.changes, self._iterator
         ensure_built(self._model, iterator, run.variables, self.backend)
         self.callbacks.learn()
         if resume.progress.step and self.callbacks.tree.lacks(run.attributes):
@@ -251,11 +283,6 @@ class FitState(RunState):
         if resume.progress.step:  # at step 0, the uninterrupted run was fresh, too
             parallel.warm_up(self._model, iterator, self.backend)
 
-    def restore_callbacks(self, resume: Resume[FitRun], *, last: bool = True) -> None:
-        """Restore the state of callbacks; ``last``: for the last time."""
-        run, tensors = resume.run, resume.saved.tensors
-        self.callbacks.restore(run.callbacks, tensors, run.attributes, last=last)
-
     @no_garbage_collection()
     def _restore_variables(self, resume: Resume[FitRun]) -> None:
         """Set all variables, except those that start fresh.
@@ -275,7 +302,7 @@ class FitState(RunState):
         live = [leaf for leaf in every if not leaf.name.startswith(new)]
         if "learning_rate" in changes.found:
             found = fingerprint.learning_rates(self._model.optimizer)
-            rates = {id(rate): self._facts.rates[n] for n, (rate, _) in found.items()}
+            rates = {id(rate): self.facts.rates[n] for n, (rate, _) in found.items()}
             for old, leaf in variables.matched(run.variables, live):
                 if id(leaf.target) in rates:
                     names = (old["name"] + suffix for suffix in leaf.copies)
@@ -286,7 +313,7 @@ class FitState(RunState):
     def _restore_objects(self, resume: Resume[FitRun]) -> None:
         run, tensors = resume.run, resume.saved.tensors
         self.callbacks.learn()
-        self.restore_callbacks(resume)
+        self.callbacks.restore(run.callbacks, tensors, run.attributes)
         self._stateful.restore(run.stateful, tensors)
         self._leaves = self.leaves()
         with taking("the gradients"):
@@ -303,7 +330,7 @@ class FitState(RunState):
 
     def other_rates(self, resume: Resume[FitRun]) -> dict[str, tuple[float, float]]:
         """The learning rates of the script that saved and of this one, if not equal."""
-        saved, live = decode(resume.run.learning_rates, {}), self._facts.rates
+        saved, live = decode(resume.run.learning_rates, {}), self.facts.rates
         return {
             name: (saved[name], live[name])
             for name in live
@@ -315,29 +342,6 @@ def _all(of: str, lines: Iterable[str]) -> list[Difference]:
     return [Difference(of, line) for line in lines]
 
 
-def _others(names: Iterable[str], setup: JSON) -> list[str]:
-    """Names of attributes of which the training setup says nothing."""
-    said = setup.get("changed", {})
-    return [
-        name
-        for name in names
-        if name not in said and name.rpartition(" (")[0] not in said
-    ]
-
-
-def _changed_before_a_step(before: JSON, now: JSON) -> CheckpointMismatchError:
-    """The error if a resumed step would be traced with a change made just now.
-
-    Args:
-        before: What the model trained with when the checkpoint was restored.
-        now: The same before the first batch.
-    """
-    found = differences(before, now)
-    return CheckpointMismatchError(
-        "A callback changed the model in on_epoch_begin of the resumed epoch. The "
-        "training step would be traced with that change; the interrupted run traced "
-        "it without.",
-        received="\n  " + "\n  ".join(found),
-        hint="Change it in on_train_begin, in every attempt; or between two fits, "
-        "each with its own checkpoint_dir.",
-    )
+def _others(names: Iterable[str], changed: JSON) -> list[str]:
+    """Names of attributes that are not among what changed in the training setup."""
+    return [x for x in names if not {x, x.rpartition(" (")[0]} & changed.keys()]

@@ -23,8 +23,7 @@ from resilient.keras_internals import replicas
 from resilient.objects.adapters import Objects
 from resilient.progress import Progress
 from resilient.storage.checkpoint import Checkpoint
-from resilient.training import announce
-from resilient.training.boundaries import Boundaries
+from resilient.training.boundaries import Boundaries, nothing_left
 from resilient.training.loop.api import wrong_place_error
 from resilient.training.loop.batches import Batches, BatchOptions
 from resilient.training.loop.state import LoopPlan, LoopState
@@ -85,7 +84,7 @@ class LoopAttempt:
             if options is not None:
                 self._resume = None  # frees what was restored
             if plan.is_over(count):
-                session.say(announce.nothing_left(plan.progress))
+                session.say(nothing_left(str(plan.progress)))
             else:
                 session.stop_if_asked()
             while not plan.is_over(count):
@@ -123,7 +122,7 @@ class LoopAttempt:
         recorder = session.recorder
         try:
             for batch in source:
-                self._boundaries.next_batch_is_there()
+                self._boundaries.commit()
                 session.witness.drawn(batch)
                 self._in_batch, before = True, plan.progress
                 try:
@@ -244,7 +243,7 @@ class LoopAttempt:
 
     def _end_epoch(self, count: int) -> None:
         plan, logs, self._resume = self._plan, self._last_logs(), None
-        self._boundaries.all_trained(plan.progress)
+        self._boundaries.consensus.out_of_batches(plan.progress)
         step, epoch, _ = plan.progress
         plan.progress = Progress(step, epoch + 1, 0)
         self._boundaries.trained(plan.progress)
@@ -287,8 +286,7 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
             _find_checkpoint(plan, session)
         attempt = plan.attempt = LoopAttempt(plan, session)
         if session.recorder is not None:
-            directory, leaves = options.store.directory, plan.objects.leaves
-            session.recorder.at_exit(directory, session.backend, leaves)
+            session.recorder.at_exit(plan.objects.leaves)
         try:
             yield attempt
         except Exception:

@@ -29,7 +29,7 @@ from resilient.training.loop.api import wrong_place_error
 from resilient.training.loop.history import LogHistory
 from resilient.training.options import RunOptions
 from resilient.training.resume import Changes, Restorable, Resume
-from resilient.training.state import RunState
+from resilient.training.state import CHANGED, OPERATIONS, RESET, RunState
 
 if TYPE_CHECKING:
     from resilient.training.loop.attempt import LoopAttempt
@@ -195,11 +195,11 @@ class LoopState(RunState):
     ) -> LoopRun:
         self._require_metrics()
         operations = traces.operations_of_new_functions(self._functions)
-        self._warnings.operations(operations)
+        self._warn(OPERATIONS, operations)
         find_changes(self._attributes, {})
         attributes = list(self._attributes.baked)
         keep_in = "a variable, or in an object with state_dict"
-        self._warnings.attributes(attributes, keep_in)
+        self._warn(RESET.format(keep_in), attributes)
         changes = self._plan.changes
         return LoopRun(
             stopped=self._plan.stopped,
@@ -233,8 +233,11 @@ class LoopState(RunState):
             setup.built()
             here = [a.removeprefix(f"{name}: ") for a in attributes]
             found[name] = setup.to_json(but=here)
-            do_it = "before the loop begins, each time"
-            self._warnings.changed(f"{name}: ", found[name], do_it=do_it)
+            changed = found[name].get("changed", {}).items()
+            self._warn(
+                CHANGED.format("before the loop begins, each time"),
+                {f"{name}: {key}": f"{name}: {line}" for key, line in changed},
+            )
         return found
 
     # Compared and restored. ----------------------------------------------------------
