@@ -72,7 +72,7 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
         keras_internals.generation.set_epochs(self, position.epochs)
 
     def seek(self, position: DataPosition) -> None:
-        theirs, ours = position.source["drawn_from"], self._orders()
+        theirs, ours = position.source.get("drawn_from"), self._orders()
         if position.source.get("order") is not None and theirs != ours:
             raise DataNotResumableError(
                 "The order of the data in the interrupted epoch cannot be drawn "
