@@ -30,6 +30,7 @@ from resilient.data.shard import ShardedData
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON, rng
 from resilient.serialization.position import DataPosition
+from resilient.serialization.schema import taking
 
 _NAMES = ("x", "y", "sample_weight")
 
@@ -72,7 +73,8 @@ class SeekableArrays(Positioned, keras_internals.ArrayDataAdapter):  # type: ign
         keras_internals.generation.set_epochs(self, position.epochs)
 
     def seek(self, position: DataPosition) -> None:
-        theirs, ours = position.source.get("drawn_from"), self._orders()
+        with taking("the position in the data"):
+            theirs, ours = position.source["drawn_from"], self._orders()
         if position.source.get("order") is not None and theirs != ours:
             raise DataNotResumableError(
                 "The order of the data in the interrupted epoch cannot be drawn "
