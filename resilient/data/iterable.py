@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from resilient.data.generator import PythonData, PythonSource
-from resilient.data.source import SourceContext, plain_copy
+from resilient.data.source import DataSource, SourceContext, plain_copy
+from resilient.data.tracked import TrackedAdapter, TrackedIterable
 from resilient.errors import DataNotResumableError
 from resilient.serialization import JSON
 from resilient.state.rng import kept_random_state
@@ -92,8 +93,7 @@ class IterableSource(PythonSource):
         if self._ended:
             return iter(()), None
         self._given = given
-        last = self._x.last() if isinstance(self._x, ListOfBatches) else None
-        return self._to_the_end(iter(self._x)), last
+        return self._to_the_end(iter(self._x)), None
 
     def fingerprint(self) -> JSON:
         return {"kind": _KIND, "class": self.name, "batches": self.size}
@@ -125,35 +125,38 @@ class IterableSource(PythonSource):
             )
 
 
-class BatchList(IterableData):
+class BatchList(TrackedAdapter):
     """Stands in for a Keras adapter; Keras has none for lists of batches."""
 
     def __init__(self, batches: list[Any], settings: SourceContext) -> None:
-        super().__init__(ListOfBatches(batches), settings=settings)
+        self.num_batches = len(batches)
+        self.tracked = TrackedIterable(_ListSource(batches, settings))
+
+    def on_epoch_begin(self) -> None:
+        """Nothing: a list does not change then."""
+
+    def on_epoch_end(self) -> None:
+        """Nothing, here either."""
 
 
-class ListOfBatches:
+class _ListSource(DataSource):
     """A list of batches, each yielded as it is."""
 
-    def __init__(self, batches: list[Any]) -> None:
+    name = "a list of batches"
+
+    def __init__(self, batches: list[Any], settings: SourceContext) -> None:
+        self.settings = settings
         self._batches = batches
-        self._next = 0
 
-    def __len__(self) -> int:
-        return len(self._batches)
+    def begin(self) -> Iterator[Any]:
+        return iter(self._batches[:])
 
-    def __iter__(self) -> Iterator[Any]:
-        while self._next < len(self._batches):
-            self._next += 1
-            yield self._batches[self._next - 1]
-        self._next = 0
+    def position(self, *, live: bool) -> JSON:
+        return {"kind": "list"}
 
-    def last(self) -> Any:
-        """The batch before the next one; None if there is none."""
-        return next(iter(self._batches[: self._next][-1:]), None)
+    def seek(self, position: JSON, given: int) -> tuple[Iterator[Any], Any]:
+        last = self._batches[given - 1 : given] if given else ()
+        return iter(self._batches[given:]), next(iter(last), None)
 
-    def state_dict(self) -> JSON:
-        return {"next": self._next}
-
-    def load_state_dict(self, state: JSON) -> None:
-        self._next = state["next"]
+    def fingerprint(self) -> JSON:
+        return {"kind": "list", "batches": len(self._batches)}

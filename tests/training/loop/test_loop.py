@@ -782,6 +782,19 @@ def test_another_list_of_batches_is_refused(tmp_path):
             next(run_on(directory).loop(data, epochs=2))
 
 
+def test_each_epoch_of_a_list_begins_at_its_start(tmp_path):
+    """Though the one before was left, and the list has grown since."""
+    batches, seen = [(0,), (1,), (2,)], []
+    with run_on(tmp_path) as run:
+        for _ in run.epochs(3):
+            for _, (batch,) in run.batches(batches):
+                seen.append(batch)
+                if batch == 1:
+                    break
+            batches.append((len(batches),))
+    assert seen == [0, 1] * 3
+
+
 @pytest.mark.parametrize("data", ["arrays", "numbers", "rows"])
 def test_a_list_that_may_be_arrays_is_not_guessed_at(data, tmp_path):
     of_two = {"arrays": arrays()[0], "numbers": 1.0, "rows": [1.0, 2.0]}[data]
