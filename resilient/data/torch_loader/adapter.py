@@ -179,7 +179,7 @@ def has_exact_state(loader: Any) -> bool:
     if "StatefulDataLoader" not in {cls.__name__ for cls in type(loader).__mro__}:
         return False
     if _is_iterable(loader):  # which would replay, unverified, if it has no state
-        return kinds.has_state_dict(loader.dataset)
+        return kinds.has_state_dict(type(loader.dataset))
     return type(loader._index_sampler).__module__.startswith("torchdata.")
 
 

@@ -134,7 +134,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
 
     def _has_more(self) -> bool:
         """Whether the live iterator is sure to have another batch."""
-        length = self.data_adapter.sure_length
+        length = self.data_adapter.num_batches
         return length is not None and self._drawn() < length
 
     def _get_iterator(self) -> Any:
