@@ -25,11 +25,18 @@ _CHAIN = 100
 _MOMENTS = 3  # a weight and what Adam keeps of it
 _BYTES = 4
 
-_seen: dict[str, float] = {}  # not in the callback, whose attributes are restored
+_seen: dict[str, float] = {}
 
 
 class First(keras.callbacks.Callback):
     """Notes when the first batch began and ended, and of which epoch it was."""
+
+    def state_dict(self) -> dict:
+        """Nothing, not even what its methods use: each process notes its own."""
+        return {}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Nothing was saved."""
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """The epoch begins."""
