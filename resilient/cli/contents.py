@@ -52,6 +52,24 @@ class _Lengths:
     steps_per_epoch: Count | None = None
 
 
+@dataclass(frozen=True)
+class _Variable:
+    """The parts of a variable that ``show`` uses."""
+
+    name: str
+    path: str
+    shape: list[Count]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class _Allowed:
+    """The parts of a change that was made on purpose."""
+
+    step: Count
+    line: str
+
+
 def look(checkpoint: Checkpoint) -> tuple[JSON, bool]:
     """What a checkpoint says about its run, and whether the file is intact."""
     nothing = {"run": None, "run_problem": None}
@@ -76,6 +94,7 @@ def _facts(run: RunJson) -> JSON:
     fingerprint = getattr(run, "fingerprint", {})
     identity = fingerprint.get("identity", {})
     known = from_json(_Identity, identity)
+    from_json(list[_Allowed], run.allowed)
     of_loop = run.data if isinstance(run, LoopRun) else None
     data = {
         name.removeprefix("data "): value
@@ -88,7 +107,7 @@ def _facts(run: RunJson) -> JSON:
     stateful = run.stateful if isinstance(run, FitRun) else {}
     return {
         "model": known.model,
-        "variables": [_variable(each) for each in run.variables],
+        "variables": list(map(_variable, run.variables)),
         "optimizer": known.optimizer,
         "learning_rates": {name: strict(rate) for name, rate in rates.items()},
         "data": data,
@@ -101,9 +120,9 @@ def _facts(run: RunJson) -> JSON:
 
 
 def _variable(saved: JSON) -> JSON:
-    group = saved["name"].partition(".")[0]
-    nbytes = _nbytes(saved["shape"], saved["dtype"])
-    return {"group": group, **saved, "nbytes": nbytes}
+    known = from_json(_Variable, saved)
+    nbytes = _nbytes(known.shape, known.dtype)
+    return {"group": known.name.partition(".")[0], **saved, "nbytes": nbytes}
 
 
 def _nbytes(shape: list[int], dtype: str) -> int | None:
