@@ -145,7 +145,7 @@ def listening(
 
 
 @in_forked_child
-def _put_back_in_child() -> None:
+def _restore_in_child() -> None:
     for which, handler in _replaced.items():
         ignored = which is signal.SIGINT
         signal.signal(which, signal.SIG_IGN if ignored else handler)

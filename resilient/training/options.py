@@ -312,8 +312,7 @@ class RunOptionsOfFit(RunOptions):
 
     def __init__(self, checkpoint_dir: Location, given: FitOptions) -> None:
         super().__init__(checkpoint_dir, given)
-        start = given.start_from, given.start_layers
-        self.start_from = StartFrom.checked(*start) if start != (None, None) else None
+        self.start_from = StartFrom.checked(given.start_from, given.start_layers)
         self.stateful = StatefulObjects(given.stateful)
         self.on_nan = checked_on_nan(given.on_nan)
         self.loss_spike = checked_loss_spike(given.loss_spike, given.on_nan)
