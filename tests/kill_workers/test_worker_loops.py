@@ -31,8 +31,7 @@ def digests(ended: Ended) -> list[str | None]:
 
 @pytest.mark.skipif(not NO_PARTS, reason="Keras tells, or has no part in it")
 def test_processes_whose_parts_keras_does_not_tell_are_refused(tmp_path):
-    ended = attempt(tmp_path)
-    assert ended.statuses == [1, 1]
+    ended = attempt(tmp_path).check(1, 1)
     for output in ended.outputs:
         assert "NotSupportedError: Several JAX processes need a newer Keras" in output
 

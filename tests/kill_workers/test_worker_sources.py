@@ -81,7 +81,7 @@ def told(request, tmp_path_factory):
         shutil.rmtree(directory / name)
         (copies / name).rename(directory / name)
     second, ended = started(directory, group, names[-1], *names)
-    assert ended.statuses == [-9, -9], ended.outputs
+    ended.check(-9, -9)
     third, ended = started(directory, group, "", names[0], names[-1])
     ended.check()
     return first, second, third
@@ -167,7 +167,7 @@ def test_processes_that_go_different_ways_end_and_do_not_hang(name, tmp_path):
 )
 def test_processes_with_different_weights_commit_no_checkpoint(name, tmp_path):
     ended = gang.run(HERE / "worker_trouble.py", tmp_path, name, timeout=200)
-    assert ended.statuses == [3, 3], ended.outputs
+    ended.check(3, 3)
     for output in ended.outputs:
         assert "ResilientError: The ranks have different weights" in output
     assert Store(tmp_path).checkpoints() == []
@@ -185,7 +185,7 @@ def test_processes_with_different_weights_commit_no_checkpoint(name, tmp_path):
 def test_processes_with_different_keys_save_nothing(name, tmp_path):
     """The next start would refuse it, or nothing would be signed, unnoticed."""
     ended = gang.run(HERE / "worker_trouble.py", tmp_path, name, timeout=200)
-    assert ended.statuses == [3, 3], ended.outputs
+    ended.check(3, 3)
     for output in ended.outputs:
         assert "RESILIENT_KEY is not the same in all processes" in output
         assert "canary" not in output

@@ -39,12 +39,15 @@ class Ended:
     statuses: list[int | str]
     outputs: list[str]
 
-    def check(self) -> "Ended":
+    def check(self, *expected: int) -> "Ended":
         """Raise where a process failed, with the end of what each printed.
 
         What one printed that failed by itself, and was not killed for it, comes last.
+
+        Args:
+            expected: How each should end, if not well.
         """
-        if any(self.statuses):
+        if self.statuses != list(expected or [0] * len(self.statuses)):
             ranks = sorted(
                 range(len(self.outputs)), key=lambda i: str(self.statuses[i])
             )

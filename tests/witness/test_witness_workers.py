@@ -33,8 +33,7 @@ def test_both_count_what_repeated(tmp_path):
 )
 def test_what_one_of_them_lost_both_name(tmp_path):
     assert attempt(tmp_path, 11, 1).statuses[1] == -signal.SIGKILL
-    ended = attempt(tmp_path, loses=1)
-    assert ended.statuses == [1, 1]
+    ended = attempt(tmp_path, loses=1).check(1, 1)
     texts = [re.findall(TEXT, each) for each in ended.outputs]
     assert texts[0] == texts[1]
     assert "batch 1 of the " in texts[0][0][1]
