@@ -210,14 +210,13 @@ class _Pass:
 
     def _leaf(self, node: Node, value: Any) -> Entry:
         with self._losing(node.home, value):
+            now = leaves.mark(value, node.kind, self._tree.scope.limit)
             if node.kind == "library":
-                now = leaves.mark(value, node.kind, self._tree.scope.limit)
                 if node.mark is not None and now not in (node.mark, None):
                     raise _Lost(node.home, value)
                 return {}
             if node.kind == "long":
-                return self._long(node, value)
-            now = leaves.mark(value, node.kind, self._tree.scope.limit)
+                return self._long(node, value, now)
             if not node.learned and now == node.mark:
                 return {}
             self._check_size(node.home, value)
@@ -230,9 +229,8 @@ class _Pass:
             raise _Lost(home, value)
         return kind, encode(leaves.read(value, kind), self._arrays, _array_name(home))
 
-    def _long(self, node: Node, value: Any) -> Entry:
+    def _long(self, node: Node, value: Any, mark: str | None) -> Entry:
         now = items_of(value)
-        mark = leaves.mark(value, node.kind, self._tree.scope.limit)
         if are(now, node.kept) and mark == node.mark:
             return {}
         order = leaves.order(node.kept, now)

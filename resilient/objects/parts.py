@@ -104,8 +104,7 @@ class Node:
     def take(self, hidden: Iterable[str] = ()) -> None:
         """It now counts as consisting of what is in it, but for some attributes."""
         self.size = len(_namespace(self.value) or ())
-        parts = parts_of(self.value)
-        self.parts = parts.without(hidden) if parts and hidden else parts
+        self.parts = parts_of(self.value, hidden)
 
     def is_same(self, *, muted: bool = False) -> bool:
         """Whether it still holds the same objects; ``muted``: those of Keras, too."""
@@ -190,10 +189,16 @@ def _namespace(value: Any) -> Mapping[str, Any] | None:
     return found
 
 
-def parts_of(value: Any) -> Parts | None:
-    """What an object consists of; None for one that is not looked into."""
+def parts_of(value: Any, hidden: Iterable[str] = ()) -> Parts | None:
+    """What an object consists of; None for one that is not looked into.
+
+    Args:
+        value: The object.
+        hidden: Attributes that are handled elsewhere.
+    """
     way = way_of(type(value))
-    return None if way is None else way(value)
+    parts = None if way is None else way(value)
+    return parts.without(hidden) if parts and hidden else parts
 
 
 def items_of(value: Any) -> tuple[Any, ...]:
@@ -224,10 +229,6 @@ def hidden_of(cls: type) -> frozenset[str]:
     if issubclass(cls, keras.callbacks.Callback):
         return _OF_CALLBACKS
     return _OF_DATASETS if issubclass(cls, keras.utils.PyDataset) else frozenset()
-
-
-def _is_of_others(thing: types.FunctionType | type) -> bool:
-    return classes.is_others_module(str(thing.__module__))
 
 
 @once
@@ -275,7 +276,7 @@ def _of_object(value: Any) -> Parts:
     cls = type(value)
     hidden, owned = hidden_of(cls), owned_of(cls)
     attributes, muted = dict[str, Any](), dict[str, Any]()
-    for name, item in _attributes(value).items():
+    for name, item in classes.attributes(value).items():
         if name in hidden:
             continue
         if name not in owned:
@@ -293,19 +294,13 @@ def _users(cls: type) -> Mapping[str, type]:
     return {} if classes.is_foreign(cls) else {f":{cls.__name__}": cls}
 
 
-def _attributes(value: Any) -> dict[str, Any]:
-    if classes.has_slots(type(value)):
-        return classes.attributes(value)
-    return dict(getattr(value, "__dict__", {}))
-
-
 def _ordered(attributes: dict[str, Any]) -> dict[str, Any]:
     """Public names first: they say more in messages."""
     return dict(sorted(attributes.items(), key=lambda pair: pair[0][:1] == "_"))
 
 
 def _of_class(cls: type) -> Parts | None:
-    if _is_of_others(cls):
+    if classes.is_of_others(cls):
         return None
     attributes, others = dict[str, Any](), dict[str, Any]()
     for name, item in list(vars(cls).items()):
@@ -313,7 +308,7 @@ def _of_class(cls: type) -> Parts | None:
             others[f".{name}"] = _function(item)
         elif _is_data(cls, name, item):
             attributes[name] = item
-    users = (base for base in cls.__bases__ if not _is_of_others(base))
+    users = (base for base in cls.__bases__ if not classes.is_of_others(base))
     others |= {f":{base.__name__}": base for base in users}
     return Parts(attributes, others=others)
 
@@ -335,7 +330,7 @@ def _function(item: Any) -> Any:
 
 
 def _of_function(function: types.FunctionType) -> Parts | None:
-    if _is_of_others(function):
+    if classes.is_of_others(function):
         return None
     names = function.__code__.co_freevars
     cells = zip(names, function.__closure__ or (), strict=True)

@@ -7,12 +7,12 @@ others may refer to them. At the end, the tree is compared with what was saved.
 
 import collections
 import enum
-import functools
 import inspect
 import json
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -82,36 +82,27 @@ class _Wanted:
         if "content" in entry:
             kind, data = entry["content"]
             self.content = kind, decode(data, arrays, known)
-        self.made: tuple[str, Any] | None = None
+        self.new: Callable[[], Any] | None = None
         if "made" in entry:
-            self.made = self._made(*entry["made"], arrays, known)
+            self.new = self._maker(*entry["made"], arrays, known)
 
-    def _made(
+    def _maker(
         self, kind: str, data: Any, arrays: Mapping[str, Any], known: Known
-    ) -> tuple[str, Any]:
+    ) -> Callable[[], Any]:
+        """What makes an object of this kind, empty if it is a container."""
         if kind in leaves.MADE:
-            return kind, decode(data, arrays, known)
+            return partial(leaves.made, kind, decode(data, arrays, known))
         if kind == "object":
-            return kind, known.named(data)
+            return partial(classes.rebuild, known.named(data), {})
         if kind not in CONTAINERS:
             raise MalformedError(f"a new object of kind {kind!r}")
-        if issubclass(CONTAINERS[kind], dict) is not (type(self.items) is dict):
-            raise MalformedError(f"the items of a {kind}")
-        return kind, decode(data, arrays, known)
-
-    def new(self) -> Any:
-        """An object of this kind, empty if it is a container."""
-        kind, data = self.made or ("", None)
-        if kind in leaves.MADE:
-            return leaves.made(kind, data)
-        if kind == "object":
-            return classes.rebuild(data, {})
         cls = CONTAINERS[kind]
+        if issubclass(cls, dict) is not (type(self.items) is dict):
+            raise MalformedError(f"the items of a {kind}")
+        argument = decode(data, arrays, known)
         if cls is collections.deque:
-            return collections.deque(maxlen=data)
-        if cls is collections.defaultdict:
-            return collections.defaultdict(data)
-        return cls()
+            return partial(cls, maxlen=argument)
+        return partial(cls, argument) if cls is collections.defaultdict else cls
 
 
 class _Restore:
@@ -139,8 +130,7 @@ class _Restore:
         """Restore everything; return the names of what could not be restored."""
         tree, self._problems = self._tree, {}
         tree.take_built()
-        made = {h: x for h, x in self._wanted.items() if x.made is not None}
-        self._new = {home: wanted.new() for home, wanted in made.items()}
+        self._new = {h: x.new() for h, x in self._wanted.items() if x.new is not None}
         nodes = tree.restorable(only_step=self._only_step)
         for node in nodes:
             if node.parts is None:
@@ -232,12 +222,14 @@ class _Restore:
     def _attributes(self, node: Node, first: Mapping[str, Any]) -> dict[str, Any]:
         """What the attributes of an object are to be."""
         found, wanted = dict(first), self._wanted.get(node.home)
-        for name in wanted.gone if wanted is not None else ():
+        if wanted is None:
+            return found
+        for name in wanted.gone:
             if self._may_write(node.value, node.home, name):
                 found.pop(name, None)
             else:
                 self._fail(f"{node.home}.{name}", None)
-        for name, item in wanted.attributes.items() if wanted is not None else ():
+        for name, item in wanted.attributes.items():
             value = self._resolved(item, f"{node.home}.{name}")
             if value is not MISSING:
                 found[name] = value
@@ -279,16 +271,15 @@ class _Restore:
         if not classes.is_attribute(name) or kinds.names_a_place(owner, name):
             return False
         cls = type(owner)
-        hidden = (
-            hidden_of(cls) | owned_of(cls) | self._tree.scope.hidden.get(home, set())
-        )
+        hidden = hidden_of(cls) | owned_of(cls)
         if name in hidden or name in self._tree.scope.hidden.get(home, ()):
             return False
-        if not isinstance(owner, type) and name in getattr(owner, "__dict__", {}):
+        if isinstance(owner, type):
+            cls = owner
+        elif name in getattr(owner, "__dict__", {}):
             return True
-        cls = owner if isinstance(owner, type) else type(owner)
         there = inspect.getattr_static(cls, name, None)
-        cached = isinstance(there, functools.cached_property)
+        cached = isinstance(there, cached_property)
         is_method = callable(there) or (hasattr(type(there), "__get__") and not cached)
         return isinstance(there, types.MemberDescriptorType) or not is_method
 
@@ -378,12 +369,11 @@ def _put(owner: Any, name: str, value: Any) -> None:
 
 def _set_items(owner: Any, items: Any) -> None:
     """Give a container these items, past what a derived class does."""
-    if isinstance(owner, collections.deque):
+    if isinstance(owner, list):
+        list.__setitem__(owner, slice(None), items)
+    elif isinstance(owner, collections.deque):
         owner.clear()
         owner.extend(items)
-    elif isinstance(owner, list):
-        list.clear(owner)
-        list.extend(owner, items)
     else:
         ordered = isinstance(owner, collections.OrderedDict)
         base: Any = collections.OrderedDict if ordered else dict

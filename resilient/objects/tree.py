@@ -96,11 +96,7 @@ class Tree(Walk):
             return False
         if before is not None and type(before) is not type(value):
             return False
-        if (
-            walk.is_value(value)
-            or walk.is_transparent(value)
-            or kinds.is_iterator(value)
-        ):
+        if walk.is_value(value) or walk.is_transparent(value):
             return False
         if kinds.is_code(value) or kinds.is_iterator(value) or id(value) in self.nodes:
             return False

@@ -94,8 +94,7 @@ class Scope:
 
     def parts_of(self, home: str, value: Any) -> Parts | None:
         """What the object at home there consists of, and is not handled elsewhere."""
-        parts, hidden = parts_of(value), self.hidden.get(home)
-        return parts.without(hidden) if parts and hidden else parts
+        return parts_of(value, self.hidden.get(home, ()))
 
 
 class Walk:
