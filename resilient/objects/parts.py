@@ -231,6 +231,10 @@ def hidden_of(cls: type) -> frozenset[str]:
     return _OF_DATASETS if issubclass(cls, keras.utils.PyDataset) else frozenset()
 
 
+def _is_of_others(thing: types.FunctionType | type) -> bool:
+    return classes.is_others_module(str(thing.__module__))
+
+
 @once
 def way_of(cls: type) -> Callable[[Any], Parts | None] | None:
     """What takes apart objects of a class; None if these are not looked into."""
@@ -276,7 +280,7 @@ def _of_object(value: Any) -> Parts:
     cls = type(value)
     hidden, owned = hidden_of(cls), owned_of(cls)
     attributes, muted = dict[str, Any](), dict[str, Any]()
-    for name, item in classes.attributes(value).items():
+    for name, item in _attributes(value).items():
         if name in hidden:
             continue
         if name not in owned:
@@ -294,13 +298,19 @@ def _users(cls: type) -> Mapping[str, type]:
     return {} if classes.is_foreign(cls) else {f":{cls.__name__}": cls}
 
 
+def _attributes(value: Any) -> dict[str, Any]:
+    if classes.has_slots(type(value)):
+        return classes.attributes(value)
+    return dict(getattr(value, "__dict__", {}))
+
+
 def _ordered(attributes: dict[str, Any]) -> dict[str, Any]:
     """Public names first: they say more in messages."""
     return dict(sorted(attributes.items(), key=lambda pair: pair[0][:1] == "_"))
 
 
 def _of_class(cls: type) -> Parts | None:
-    if classes.is_of_others(cls):
+    if _is_of_others(cls):
         return None
     attributes, others = dict[str, Any](), dict[str, Any]()
     for name, item in list(vars(cls).items()):
@@ -308,7 +318,7 @@ def _of_class(cls: type) -> Parts | None:
             others[f".{name}"] = _function(item)
         elif _is_data(cls, name, item):
             attributes[name] = item
-    users = (base for base in cls.__bases__ if not classes.is_of_others(base))
+    users = (base for base in cls.__bases__ if not _is_of_others(base))
     others |= {f":{base.__name__}": base for base in users}
     return Parts(attributes, others=others)
 
@@ -330,7 +340,7 @@ def _function(item: Any) -> Any:
 
 
 def _of_function(function: types.FunctionType) -> Parts | None:
-    if classes.is_of_others(function):
+    if _is_of_others(function):
         return None
     names = function.__code__.co_freevars
     cells = zip(names, function.__closure__ or (), strict=True)

@@ -33,7 +33,7 @@ from resilient.objects.walk import CONTAINERS, is_value
 from resilient.serialization import Entries, Entry, classes
 from resilient.serialization.classes import Known
 from resilient.serialization.json_values import Reference, decode
-from resilient.serialization.schema import MalformedError, taking, well_formed
+from resilient.serialization.schema import MalformedError, from_json, taking
 
 _WHAT = "the state of objects"
 
@@ -56,10 +56,9 @@ def plan(
         NotKnownError: It refers to a missing class or function.
         MalformedError: It is not what was saved.
     """
-    entries = well_formed(Entries, saved, _WHAT)
     with taking(_WHAT):
-        restore = _Restore(tree, entries, arrays, only_step=only_step)
-    return restore.run
+        restore = _Restore(tree, from_json(Entries, saved), arrays)
+    return partial(restore.run, only_step=only_step)
 
 
 class _Wanted:
@@ -108,16 +107,8 @@ class _Wanted:
 class _Restore:
     """One restore, which may be repeated."""
 
-    def __init__(
-        self,
-        tree: Tree,
-        entries: Entries,
-        arrays: Mapping[str, Any],
-        *,
-        only_step: bool,
-    ) -> None:
+    def __init__(self, tree: Tree, entries: Entries, arrays: Mapping[str, Any]) -> None:
         self._tree, self._entries, self._arrays = tree, entries, arrays
-        self._only_step = only_step
         self._wanted = {
             home: _Wanted(home, entry, arrays, tree.known)
             for home, entry in entries.items()
@@ -126,12 +117,12 @@ class _Restore:
         self._problems: dict[str, None] = {}
 
     @taking(_WHAT)
-    def run(self) -> list[str]:
+    def run(self, *, only_step: bool) -> list[str]:
         """Restore everything; return the names of what could not be restored."""
         tree, self._problems = self._tree, {}
         tree.take_built()
         self._new = {h: x.new() for h, x in self._wanted.items() if x.new is not None}
-        nodes = tree.restorable(only_step=self._only_step)
+        nodes = tree.restorable(only_step=only_step)
         for node in nodes:
             if node.parts is None:
                 self._restore_leaf(node)
@@ -171,7 +162,7 @@ class _Restore:
                 self._write(node, node.kind, decode(*node.kept))
 
     def _is_as_it_was(self, node: Node) -> bool:
-        if node.mark is None or leaves.is_fixed(node.value, node.kind):
+        if node.mark is None:
             return True
         limit = self._tree.scope.limit
         return leaves.mark(node.value, node.kind, limit) == node.mark

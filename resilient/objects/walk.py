@@ -114,6 +114,7 @@ class Walk:
         own: Ids of variables that are saved elsewhere.
         known: Classes of which new objects can be made.
         lost: Names of what no checkpoint holds.
+        baked: Names of what changed although traced steps had read it before.
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class Walk:
         self.own: AnySet[int] = frozenset()
         self.known: Known = Known()
         self.lost: dict[str, None] = {}
+        self.baked: dict[str, None] = {}
         self._unbuilt: list[Node] = []
         self._learning = False
         self._level = STATE
@@ -147,7 +149,9 @@ class Walk:
     def _walk(self) -> None:
         self.own = self.scope.own()
         for name, value in self._roots.items():
-            if id(value) not in self.nodes and not _is_part(value):
+            # A generator belongs to the first of the others that holds it.
+            part = is_value(value) or is_generator(value)
+            if id(value) not in self.nodes and not part:
                 self._register(value, name, STATE)
         for outside, names in ((True, self._objects), (False, self._step)):
             named = outside and not self.scope.is_limited
@@ -414,17 +418,10 @@ def _items(
         # Torch lists Keras's variables there, under automatic names.
         of_torch = type(key) is str and key == "_torch_params"
         if not (is_value(item) or of_torch):
-            yield (
-                key_path(key, index) if named and is_value(key) else f"[{index}]",
-                item,
-            )
+            by_key = named and is_value(key)
+            yield key_path(key, index) if by_key else f"[{index}]", item
         if not is_value(key):
             yield f" key {index}", key
-
-
-def _is_part(value: Any) -> bool:
-    """Whether an object belongs to the first of others that holds it."""
-    return is_value(value) or is_generator(value)
 
 
 def _is_one(value: Any) -> bool:

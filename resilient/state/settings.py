@@ -311,13 +311,8 @@ def _methods(cls: type) -> list[tuple[str, types.FunctionType]]:
     """The functions of a class by name, if it is the user's."""
     if classes.is_of_others(cls):
         return []
-    found = (
-        (name, getattr(item, "__func__", item)) for name, item in vars(cls).items()
-    )
-    return sorted(
-        (each for each in found if isinstance(each[1], types.FunctionType)),
-        key=lambda pair: pair[0],
-    )
+    found = ((n, getattr(x, "__func__", x)) for n, x in sorted(vars(cls).items()))
+    return [each for each in found if isinstance(each[1], types.FunctionType)]
 
 
 def contents_of_code(code: types.CodeType) -> Any:
