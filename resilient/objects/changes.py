@@ -156,7 +156,7 @@ class _Pass:
         if parts is None:
             return {}
         entry: Entry = {}
-        for suffix in node.lost_code():
+        for suffix in node.lost_code(parts):
             self._lose(node.home + suffix, parts.others.get(suffix))
         attributes = self._attributes(node, value, parts.attributes)
         if attributes:

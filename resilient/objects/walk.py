@@ -55,8 +55,7 @@ _SCALARS = frozenset(
 )
 # Types with a codec that can change.
 _MUTABLE = frozenset(
-    {set, frozenset, tuple, bytearray, collections.deque, collections.OrderedDict}
-    | {collections.Counter, collections.defaultdict, random.Random}
+    {set, frozenset, tuple, bytearray, random.Random, *CONTAINERS.values()}
     | {cls for cls in BY_TYPE if cls.__module__.startswith("numpy")}
 )
 _OF_NUMPY = (np.generic, np.dtype)
