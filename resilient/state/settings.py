@@ -257,7 +257,7 @@ def items_of(value: Any) -> dict[str, Any]:
 
 
 def parts_or_whole(value: Any) -> dict[str, Any]:
-    """The same, or a value that has none, by no suffix."""
+    """The items of a container, or a value that has none, by an empty suffix."""
     return items_of(value) or {"": value}
 
 
