@@ -158,7 +158,7 @@ class _Pass:
         entry: Entry = {}
         for suffix in node.lost_code(parts):
             self._lose(node.home + suffix, parts.others.get(suffix))
-        attributes = self._attributes(node, value, parts.attributes)
+        attributes = self._attributes(node, parts.attributes)
         if attributes:
             entry["attributes"] = attributes
         gone = [name for name in old.attributes if name not in parts.attributes]
@@ -171,9 +171,7 @@ class _Pass:
                 entry["items"] = self._items(value, node.home)
         return entry
 
-    def _attributes(
-        self, node: Node, owner: Any, now: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _attributes(self, node: Node, now: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         old = {} if node.learned or node.parts is None else node.parts.attributes
         for name, value in now.items():
@@ -183,8 +181,8 @@ class _Pass:
             if self._tree.is_handle(before, value):
                 continue
             path = path_of(node.home, name)
-            data = isinstance(owner, Globals) or classes.is_attribute(name)
-            if not data or kinds.names_a_place(owner, name):
+            data = isinstance(node.value, Globals) or classes.is_attribute(name)
+            if not data or kinds.names_a_place(node.value, name):
                 if not data or before is not MISSING:
                     self._lose(path, value)
                 continue
