@@ -156,9 +156,9 @@ class _Pass:
         if parts is None:
             return {}
         entry: Entry = {}
-        for suffix in node.lost_code():
+        for suffix in node.lost_code(parts):
             self._lose(node.home + suffix, parts.others.get(suffix))
-        attributes = self._attributes(node, value, parts.attributes)
+        attributes = self._attributes(node, parts.attributes)
         if attributes:
             entry["attributes"] = attributes
         gone = [name for name in old.attributes if name not in parts.attributes]
@@ -171,9 +171,7 @@ class _Pass:
                 entry["items"] = self._items(value, node.home)
         return entry
 
-    def _attributes(
-        self, node: Node, owner: Any, now: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def _attributes(self, node: Node, now: Mapping[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         old = {} if node.learned or node.parts is None else node.parts.attributes
         for name, value in now.items():
@@ -183,8 +181,8 @@ class _Pass:
             if self._tree.is_handle(before, value):
                 continue
             path = path_of(node.home, name)
-            data = isinstance(owner, Globals) or classes.is_attribute(name)
-            if not data or kinds.names_a_place(owner, name):
+            data = isinstance(node.value, Globals) or classes.is_attribute(name)
+            if not data or kinds.names_a_place(node.value, name):
                 if not data or before is not MISSING:
                     self._lose(path, value)
                 continue
@@ -210,14 +208,13 @@ class _Pass:
 
     def _leaf(self, node: Node, value: Any) -> Entry:
         with self._losing(node.home, value):
+            now = leaves.mark(value, node.kind, self._tree.scope.limit)
             if node.kind == "library":
-                now = leaves.mark(value, node.kind, self._tree.scope.limit)
                 if node.mark is not None and now not in (node.mark, None):
                     raise _Lost(node.home, value)
                 return {}
             if node.kind == "long":
-                return self._long(node, value)
-            now = leaves.mark(value, node.kind, self._tree.scope.limit)
+                return self._long(node, value, now)
             if not node.learned and now == node.mark:
                 return {}
             self._check_size(node.home, value)
@@ -230,9 +227,8 @@ class _Pass:
             raise _Lost(home, value)
         return kind, encode(leaves.read(value, kind), self._arrays, _array_name(home))
 
-    def _long(self, node: Node, value: Any) -> Entry:
+    def _long(self, node: Node, value: Any, mark: str | None) -> Entry:
         now = items_of(value)
-        mark = leaves.mark(value, node.kind, self._tree.scope.limit)
         if are(now, node.kept) and mark == node.mark:
             return {}
         order = leaves.order(node.kept, now)

@@ -40,7 +40,7 @@ def is_fixed(value: Any, kind: str) -> bool:
 
 def read(value: Any, kind: str) -> Any:
     """The content of an object of a kind, not copied where that is possible."""
-    if kind == "ndarray":
+    if kind in ("ndarray", "random"):
         return value
     if kind == "value":
         return set(value) if isinstance(value, set) else value
@@ -50,8 +50,6 @@ def read(value: Any, kind: str) -> Any:
         return _packed(value, kind)
     if kind == "generator":
         return rng.state(value)
-    if kind == "random":
-        return value
     if kind == "state_dict":
         return value.state_dict()
     if kind == "table":

@@ -103,9 +103,8 @@ class Node:
 
     def take(self, hidden: Iterable[str] = ()) -> None:
         """It now counts as consisting of what is in it, but for some attributes."""
-        self.size = len(_namespace(self.value) or ())
-        parts = parts_of(self.value)
-        self.parts = parts.without(hidden) if parts and hidden else parts
+        self.size = len(self.value.__dict__) if _is_simple(type(self.value)) else 0
+        self.parts = parts_of(self.value, hidden)
 
     def is_same(self, *, muted: bool = False) -> bool:
         """Whether it still holds the same objects; ``muted``: those of Keras, too."""
@@ -116,17 +115,13 @@ class Node:
             return False
         if cls is dict or cls is list:
             return True
-        space: Mapping[str, Any] | None
         own = parts.attributes
-        if _is_simple(cls):
-            space = value.__dict__
-        elif self.lost_code():
-            return False
-        else:
-            space = _namespace(value)
+        space: Mapping[str, Any] | None = value.__dict__ if _is_simple(cls) else None
         if space is None or len(space) != self.size:
             found = parts_of(value)
             if found is None or found.attributes.keys() != own.keys():
+                return False
+            if self.lost_code(found):
                 return False
             if space is None:
                 space = found.attributes
@@ -141,13 +136,11 @@ class Node:
         known = parts.muted.items()
         return all(space.get(name[1:], MISSING) is item for name, item in known)
 
-    def lost_code(self) -> list[str]:
+    def lost_code(self, now: Parts) -> list[str]:
         """Suffixes of methods, defaults and the like that are no longer the same."""
         if self.parts is None or not isinstance(self.value, _DEFINED):
             return []
-        parts = parts_of(self.value)
-        now = {} if parts is None else parts.others
-        return [s for s, x in self.parts.others.items() if now.get(s) is not x]
+        return [s for s, x in self.parts.others.items() if now.others.get(s) is not x]
 
 
 def take(nodes: Iterable[Node], hidden: Mapping[str, AnySet[str]]) -> None:
@@ -178,22 +171,16 @@ def _is_simple(cls: type) -> bool:
     return known and not issubclass(cls, (*_DEFINED, Globals))
 
 
-def _namespace(value: Any) -> Mapping[str, Any] | None:
-    """The attributes of an object, if they are in one place and nowhere else."""
-    if isinstance(value, Globals):
-        return value.values
-    if isinstance(value, type):
-        return vars(value)
-    if isinstance(value, types.CellType) or classes.has_slots(type(value)):
-        return None
-    found: dict[str, Any] = getattr(value, "__dict__", {})
-    return found
+def parts_of(value: Any, hidden: Iterable[str] = ()) -> Parts | None:
+    """What an object consists of; None for one that is not looked into.
 
-
-def parts_of(value: Any) -> Parts | None:
-    """What an object consists of; None for one that is not looked into."""
+    Args:
+        value: The object.
+        hidden: Attributes that are handled elsewhere.
+    """
     way = way_of(type(value))
-    return None if way is None else way(value)
+    parts = None if way is None else way(value)
+    return parts.without(hidden) if parts and hidden else parts
 
 
 def items_of(value: Any) -> tuple[Any, ...]:

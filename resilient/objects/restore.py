@@ -7,12 +7,12 @@ others may refer to them. At the end, the tree is compared with what was saved.
 
 import collections
 import enum
-import functools
 import inspect
 import json
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from resilient.objects.walk import CONTAINERS, is_value
 from resilient.serialization import Entries, Entry, classes
 from resilient.serialization.classes import Known
 from resilient.serialization.json_values import Reference, decode
-from resilient.serialization.schema import MalformedError, taking, well_formed
+from resilient.serialization.schema import MalformedError, from_json, taking
 
 _WHAT = "the state of objects"
 
@@ -56,10 +56,9 @@ def plan(
         NotKnownError: It refers to a missing class or function.
         MalformedError: It is not what was saved.
     """
-    entries = well_formed(Entries, saved, _WHAT)
     with taking(_WHAT):
-        restore = _Restore(tree, entries, arrays, only_step=only_step)
-    return restore.run
+        restore = _Restore(tree, from_json(Entries, saved), arrays)
+    return partial(restore.run, only_step=only_step)
 
 
 class _Wanted:
@@ -82,51 +81,34 @@ class _Wanted:
         if "content" in entry:
             kind, data = entry["content"]
             self.content = kind, decode(data, arrays, known)
-        self.made: tuple[str, Any] | None = None
+        self.new: Callable[[], Any] | None = None
         if "made" in entry:
-            self.made = self._made(*entry["made"], arrays, known)
+            self.new = self._maker(*entry["made"], arrays, known)
 
-    def _made(
+    def _maker(
         self, kind: str, data: Any, arrays: Mapping[str, Any], known: Known
-    ) -> tuple[str, Any]:
+    ) -> Callable[[], Any]:
+        """What makes an object of this kind, empty if it is a container."""
         if kind in leaves.MADE:
-            return kind, decode(data, arrays, known)
+            return partial(leaves.made, kind, decode(data, arrays, known))
         if kind == "object":
-            return kind, known.named(data)
+            return partial(classes.rebuild, known.named(data), {})
         if kind not in CONTAINERS:
             raise MalformedError(f"a new object of kind {kind!r}")
-        if issubclass(CONTAINERS[kind], dict) is not (type(self.items) is dict):
-            raise MalformedError(f"the items of a {kind}")
-        return kind, decode(data, arrays, known)
-
-    def new(self) -> Any:
-        """An object of this kind, empty if it is a container."""
-        kind, data = self.made or ("", None)
-        if kind in leaves.MADE:
-            return leaves.made(kind, data)
-        if kind == "object":
-            return classes.rebuild(data, {})
         cls = CONTAINERS[kind]
+        if issubclass(cls, dict) is not (type(self.items) is dict):
+            raise MalformedError(f"the items of a {kind}")
+        argument = decode(data, arrays, known)
         if cls is collections.deque:
-            return collections.deque(maxlen=data)
-        if cls is collections.defaultdict:
-            return collections.defaultdict(data)
-        return cls()
+            return partial(cls, maxlen=argument)
+        return partial(cls, argument) if cls is collections.defaultdict else cls
 
 
 class _Restore:
     """One restore, which may be repeated."""
 
-    def __init__(
-        self,
-        tree: Tree,
-        entries: Entries,
-        arrays: Mapping[str, Any],
-        *,
-        only_step: bool,
-    ) -> None:
+    def __init__(self, tree: Tree, entries: Entries, arrays: Mapping[str, Any]) -> None:
         self._tree, self._entries, self._arrays = tree, entries, arrays
-        self._only_step = only_step
         self._wanted = {
             home: _Wanted(home, entry, arrays, tree.known)
             for home, entry in entries.items()
@@ -135,13 +117,12 @@ class _Restore:
         self._problems: dict[str, None] = {}
 
     @taking(_WHAT)
-    def run(self) -> list[str]:
+    def run(self, *, only_step: bool) -> list[str]:
         """Restore everything; return the names of what could not be restored."""
         tree, self._problems = self._tree, {}
         tree.take_built()
-        made = {h: x for h, x in self._wanted.items() if x.made is not None}
-        self._new = {home: wanted.new() for home, wanted in made.items()}
-        nodes = tree.restorable(only_step=self._only_step)
+        self._new = {h: x.new() for h, x in self._wanted.items() if x.new is not None}
+        nodes = tree.restorable(only_step=only_step)
         for node in nodes:
             if node.parts is None:
                 self._restore_leaf(node)
@@ -181,7 +162,7 @@ class _Restore:
                 self._write(node, node.kind, decode(*node.kept))
 
     def _is_as_it_was(self, node: Node) -> bool:
-        if node.mark is None or leaves.is_fixed(node.value, node.kind):
+        if node.mark is None:
             return True
         limit = self._tree.scope.limit
         return leaves.mark(node.value, node.kind, limit) == node.mark
@@ -232,12 +213,14 @@ class _Restore:
     def _attributes(self, node: Node, first: Mapping[str, Any]) -> dict[str, Any]:
         """What the attributes of an object are to be."""
         found, wanted = dict(first), self._wanted.get(node.home)
-        for name in wanted.gone if wanted is not None else ():
+        if wanted is None:
+            return found
+        for name in wanted.gone:
             if self._may_write(node.value, node.home, name):
                 found.pop(name, None)
             else:
                 self._fail(f"{node.home}.{name}", None)
-        for name, item in wanted.attributes.items() if wanted is not None else ():
+        for name, item in wanted.attributes.items():
             value = self._resolved(item, f"{node.home}.{name}")
             if value is not MISSING:
                 found[name] = value
@@ -279,16 +262,15 @@ class _Restore:
         if not classes.is_attribute(name) or kinds.names_a_place(owner, name):
             return False
         cls = type(owner)
-        hidden = (
-            hidden_of(cls) | owned_of(cls) | self._tree.scope.hidden.get(home, set())
-        )
+        hidden = hidden_of(cls) | owned_of(cls)
         if name in hidden or name in self._tree.scope.hidden.get(home, ()):
             return False
-        if not isinstance(owner, type) and name in getattr(owner, "__dict__", {}):
+        if isinstance(owner, type):
+            cls = owner
+        elif name in getattr(owner, "__dict__", {}):
             return True
-        cls = owner if isinstance(owner, type) else type(owner)
         there = inspect.getattr_static(cls, name, None)
-        cached = isinstance(there, functools.cached_property)
+        cached = isinstance(there, cached_property)
         is_method = callable(there) or (hasattr(type(there), "__get__") and not cached)
         return isinstance(there, types.MemberDescriptorType) or not is_method
 
@@ -378,12 +360,11 @@ def _put(owner: Any, name: str, value: Any) -> None:
 
 def _set_items(owner: Any, items: Any) -> None:
     """Give a container these items, past what a derived class does."""
-    if isinstance(owner, collections.deque):
+    if isinstance(owner, list):
+        list.__setitem__(owner, slice(None), items)
+    elif isinstance(owner, collections.deque):
         owner.clear()
         owner.extend(items)
-    elif isinstance(owner, list):
-        list.clear(owner)
-        list.extend(owner, items)
     else:
         ordered = isinstance(owner, collections.OrderedDict)
         base: Any = collections.OrderedDict if ordered else dict

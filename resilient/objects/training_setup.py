@@ -99,13 +99,12 @@ class TrainingSetup:
             saved: What ``to_json`` returned.
             but: Names of facts that are restored.
         """
-        now = self.now()
-        theirs = self._script | saved.get("script", {})
-        names = _changed(theirs, now, but)
-        return comparison.differences(
-            {name: theirs.get(name) for name in names},
-            {name: now.get(name) for name in names},
+        both = self._script | saved.get("script", {}), self.now()
+        theirs, ours = (
+            {name: fact for name, fact in facts.items() if name not in but}
+            for facts in both
         )
+        return comparison.differences(theirs, ours)
 
     def _settle(self, facts: _Facts, late: tuple[str, ...]) -> _Facts:
         """``facts``, except that those beginning with ``late`` are current."""

@@ -7,7 +7,6 @@ them; other objects that training made are named. Nothing is called, and no name
 checkpoint is looked up anywhere.
 """
 
-from functools import cached_property
 from typing import Any
 
 from resilient import keras_internals
@@ -24,16 +23,11 @@ class Tree(Walk):
     """Objects, and everything that they refer to, as they were at one time.
 
     Attributes:
-        baked: Names of what changed although traced steps had read it before.
         moving: Names of what tracing itself changes, in each process.
     """
 
     moving: frozenset[str] = frozenset()
     _watched: list[Node] | None = None
-
-    @cached_property
-    def baked(self) -> dict[str, None]:
-        return {}
 
     def begin_steps(self) -> None:
         """The first step is about to be traced, with what it reads now."""
@@ -96,11 +90,7 @@ class Tree(Walk):
             return False
         if before is not None and type(before) is not type(value):
             return False
-        if (
-            walk.is_value(value)
-            or walk.is_transparent(value)
-            or kinds.is_iterator(value)
-        ):
+        if walk.is_value(value) or walk.is_transparent(value):
             return False
         if kinds.is_code(value) or kinds.is_iterator(value) or id(value) in self.nodes:
             return False

@@ -55,8 +55,7 @@ _SCALARS = frozenset(
 )
 # Types with a codec that can change.
 _MUTABLE = frozenset(
-    {set, frozenset, tuple, bytearray, collections.deque, collections.OrderedDict}
-    | {collections.Counter, collections.defaultdict, random.Random}
+    {set, frozenset, tuple, bytearray, random.Random, *CONTAINERS.values()}
     | {cls for cls in BY_TYPE if cls.__module__.startswith("numpy")}
 )
 _OF_NUMPY = (np.generic, np.dtype)
@@ -94,8 +93,7 @@ class Scope:
 
     def parts_of(self, home: str, value: Any) -> Parts | None:
         """What the object at home there consists of, and is not handled elsewhere."""
-        parts, hidden = parts_of(value), self.hidden.get(home)
-        return parts.without(hidden) if parts and hidden else parts
+        return parts_of(value, self.hidden.get(home, ()))
 
 
 class Walk:
@@ -115,6 +113,7 @@ class Walk:
         own: Ids of variables that are saved elsewhere.
         known: Classes of which new objects can be made.
         lost: Names of what no checkpoint holds.
+        baked: Names of what changed although traced steps had read it before.
     """
 
     def __init__(
@@ -140,6 +139,7 @@ class Walk:
         self.own: AnySet[int] = frozenset()
         self.known: Known = Known()
         self.lost: dict[str, None] = {}
+        self.baked: dict[str, None] = {}
         self._unbuilt: list[Node] = []
         self._learning = False
         self._level = STATE
@@ -148,7 +148,9 @@ class Walk:
     def _walk(self) -> None:
         self.own = self.scope.own()
         for name, value in self._roots.items():
-            if id(value) not in self.nodes and not _is_part(value):
+            # A generator belongs to the first of the others that holds it.
+            part = is_value(value) or is_generator(value)
+            if id(value) not in self.nodes and not part:
                 self._register(value, name, STATE)
         for outside, names in ((True, self._objects), (False, self._step)):
             named = outside and not self.scope.is_limited
@@ -415,17 +417,10 @@ def _items(
         # Torch lists Keras's variables there, under automatic names.
         of_torch = type(key) is str and key == "_torch_params"
         if not (is_value(item) or of_torch):
-            yield (
-                key_path(key, index) if named and is_value(key) else f"[{index}]",
-                item,
-            )
+            by_key = named and is_value(key)
+            yield key_path(key, index) if by_key else f"[{index}]", item
         if not is_value(key):
             yield f" key {index}", key
-
-
-def _is_part(value: Any) -> bool:
-    """Whether an object belongs to the first of others that holds it."""
-    return is_value(value) or is_generator(value)
 
 
 def _is_one(value: Any) -> bool:

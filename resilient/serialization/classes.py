@@ -52,9 +52,7 @@ def is_plain(cls: type) -> bool:
     found = bases(cls)
     if not found or any(map(is_foreign, found)):
         return False
-    return dataclasses.is_dataclass(cls) or not any(
-        _is_library(_module(base)) for base in found
-    )
+    return dataclasses.is_dataclass(cls) or not any(map(_is_installed, found))
 
 
 def is_foreign(cls: Any) -> bool:

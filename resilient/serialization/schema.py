@@ -95,21 +95,6 @@ def from_json(cls: type[T], data: object) -> T:
         raise SchemaError(printable(str(error))) from None
 
 
-def well_formed(kind: Any, data: object, what: str) -> Any:
-    """A part of a checkpoint, checked against a type.
-
-    Args:
-        kind: A dataclass, a ``TypedDict`` or any type that msgspec knows.
-        data: What was read.
-        what: Its name, for the error.
-
-    Raises:
-        MalformedError: It is not.
-    """
-    with taking(what):
-        return from_json(kind, data)
-
-
 @contextlib.contextmanager
 def taking(what: str) -> Iterator[None]:
     """Turn exceptions of code that receives a part of a checkpoint into our own.

@@ -16,7 +16,7 @@ import keras
 from resilient import keras_internals
 from resilient.backends.base import Backend
 from resilient.state.rng import kept_random_state
-from resilient.state.variables import count, kept, leaves
+from resilient.state.variables import kept, leaves, variables_of
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def is_built(model: keras.Model) -> bool:
 
 def _lacks_some(model: keras.Model, saved: list[dict[str, Any]]) -> bool:
     """Whether building may help, which only adds variables."""
-    return count(model) < len(saved)
+    return len([*variables_of(model)]) < len(saved)
 
 
 def _build_symbolically(model: keras.Model, iterator: Any) -> None:

@@ -16,7 +16,6 @@ import os
 import re
 import types
 import warnings
-import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -26,6 +25,7 @@ import numpy as np
 
 from resilient import keras_internals
 from resilient.backends.arrays import as_bytes
+from resilient.once import once
 from resilient.serialization import JSON, classes
 from resilient.serialization.json_values import key_path
 from resilient.serialization.schema import strict
@@ -56,7 +56,6 @@ _LARGEST = 1 << 20  # elements of an array that are compared
 _LONGEST = 1000  # items of a container
 # Names of what functions refer to: the time, a directory, a rank...
 REFERRED = re.compile(r".* (?:uses|remembers) .*|.*\.__self__.*")
-_NAMES: "weakref.WeakKeyDictionary[type, tuple[str, ...]]" = weakref.WeakKeyDictionary()
 
 
 class Settings:
@@ -257,23 +256,24 @@ def items_of(value: Any) -> dict[str, Any]:
     return {}
 
 
+def parts_or_whole(value: Any) -> dict[str, Any]:
+    """The items of a container, or a value that has none, by an empty suffix."""
+    return items_of(value) or {"": value}
+
+
+@once
 def settings_of(cls: type) -> tuple[str, ...]:
     """Names of the constructor arguments of a class."""
-    known = _NAMES.get(cls)
-    if known is not None:
-        return known
     names: dict[str, None] = {}
     for base in cls.__mro__:
         init = vars(base).get("__init__")
         if inspect.isfunction(init):
             names.update(dict.fromkeys(inspect.signature(init).parameters))
-    found = tuple(
+    return tuple(
         name
         for name in (*names, *_NO_ARGUMENTS)
         if name not in _LEFT_OUT and not name.endswith("_initializer")
     )
-    _NAMES[cls] = found
-    return found
 
 
 def optimizers(
@@ -285,7 +285,7 @@ def optimizers(
     yield name, optimizer
     for key, value in list(vars(optimizer).items()):
         inner = f"{name}.{key.lstrip('_')}"
-        for suffix, item in (items_of(value) or {"": value}).items():
+        for suffix, item in parts_or_whole(value).items():
             # Not what TensorFlow tracks once more.
             if item is not optimizer and not key.startswith("_self_"):
                 yield from optimizers(item, inner + suffix)
@@ -311,13 +311,8 @@ def _methods(cls: type) -> list[tuple[str, types.FunctionType]]:
     """The functions of a class by name, if it is the user's."""
     if classes.is_of_others(cls):
         return []
-    found = (
-        (name, getattr(item, "__func__", item)) for name, item in vars(cls).items()
-    )
-    return sorted(
-        (each for each in found if isinstance(each[1], types.FunctionType)),
-        key=lambda pair: pair[0],
-    )
+    found = ((n, getattr(x, "__func__", x)) for n, x in sorted(vars(cls).items()))
+    return [each for each in found if isinstance(each[1], types.FunctionType)]
 
 
 def contents_of_code(code: types.CodeType) -> Any:

@@ -89,11 +89,6 @@ def variables_of(model: Any) -> Iterator[Variable]:
         yield "extra", index, path, target
 
 
-def count(model: Any) -> int:
-    """The number of variables of a model or a layer."""
-    return sum(1 for _ in variables_of(model))
-
-
 def listed(live: Iterable[Leaf]) -> list[JSON]:
     """These, as in a checkpoint."""
     return [leaf.to_json() for leaf in live]

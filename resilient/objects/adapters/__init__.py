@@ -215,13 +215,10 @@ class Objects:
     def restore(self, saved: Any, fresh: Collection[str]) -> None:
         """Set everything that is not a variable; arguments as above."""
         tensors = saved.tensors
-        old = {
-            name: thing
-            for name, thing in self._objects.items()
-            if f"{_OF.get(thing.kind)}.{name}" not in fresh
-        }
         with taking("the state of the objects"):
-            for name, thing in old.items():
+            for name, thing in self._objects.items():
+                if f"{_OF.get(thing.kind)}.{name}" in fresh:
+                    continue
                 state = saved.run.objects[name]["state"]
                 thing.load(decode(state, tensors, thing.known), tensors)
             live = self._held(fresh)

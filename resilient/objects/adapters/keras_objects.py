@@ -12,7 +12,7 @@ from resilient.serialization import JSON
 from resilient.serialization.json_values import NotEncodable, decode, encode
 from resilient.state.build import build_optimizer
 from resilient.state.fingerprint import class_names, of_layers
-from resilient.state.settings import Settings, items_of
+from resilient.state.settings import Settings, parts_or_whole
 from resilient.state.variables import Variable, variables_of
 
 
@@ -24,7 +24,7 @@ def parts_of(model: keras.layers.Layer) -> list[tuple[str, Any]]:
     compiled = (
         (f"{name}{suffix}", each)
         for name in ("loss", "metrics", "weighted_metrics")
-        for suffix, each in (items_of(given.get(name)) or {"": given.get(name)}).items()
+        for suffix, each in parts_or_whole(given.get(name)).items()
     )
     return [
         (type(model).__name__, model),
