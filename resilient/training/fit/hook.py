@@ -160,7 +160,7 @@ class Hook(contextlib.ExitStack):
             attempt.on_epoch_end(epoch, logs)
 
         def on_train_end(logs: Any = None) -> None:
-            over(logs or attempt.last_logs)  # in a finished run, what it got then
+            over(logs or attempt.state.logs)  # in a finished run, what it got then
 
         own = vars(callbacks)
         for function in (on_epoch_begin, on_epoch_end, on_train_end):
