@@ -26,8 +26,7 @@ from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.stores import place
 from resilient.telemetry.events import LastAttempt, read_events
-from resilient.training.divergence import rollback
-from resilient.training.divergence.loss_watch import LossWatch
+from resilient.training import rollback
 from resilient.training.session import Session
 from resilient.training.state import RunState, no_garbage_collection
 
@@ -150,7 +149,7 @@ class Boundaries:
         state: RunState,
         inputs: DataInputs,
         *,
-        losses: LossWatch | None = None,
+        losses: rollback.LossWatch | None = None,
         settle: Callable[[], None] = lambda: None,
         logged: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
@@ -158,7 +157,7 @@ class Boundaries:
         self._saving, self._watch = session.saving, session.watch
         self._recorder, self._witness = session.recorder, session.witness
         self.monitored = MonitoredMetrics(session.options.keep.monitors)
-        self._losses = losses or LossWatch(None, active=False)
+        self._losses = losses or rollback.LossWatch(None, active=False)
         self.consensus = BoundaryConsensus(session.group, self._saving, self._watch)
         self._settle, self._logged = settle, logged
         self._stopping = False  # agreed on by all processes

@@ -307,7 +307,7 @@ class RunOptionsOfFit(RunOptions):
         start_from: The weights to start with if it does not resume.
         stateful: The user's own objects.
         on_nan: What to do when the loss is bad.
-        loss_spike: See ``divergence.LossWatch``.
+        loss_spike: See ``rollback.LossWatch``.
     """
 
     def __init__(self, checkpoint_dir: Location, given: FitOptions) -> None:

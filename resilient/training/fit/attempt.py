@@ -24,9 +24,8 @@ from resilient.serialization.json_values import decode
 from resilient.state import variables
 from resilient.state.build import build_early, is_built
 from resilient.storage.checkpoint import Checkpoint
+from resilient.training import rollback
 from resilient.training.boundaries import Boundaries
-from resilient.training.divergence import rollback
-from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.fit.state import FitState
 from resilient.training.options import Rollback, RunOptionsOfFit
 from resilient.training.resume import Resume
@@ -98,7 +97,7 @@ class FitAttempt:
         self._epochs: int = iterator.inputs.arguments["epochs"]
         self._validates = iterator.inputs.arguments["validation_data"] is not None
         self._first = plan.since is None
-        self.losses = LossWatch(
+        self.losses = rollback.LossWatch(
             options.loss_spike, active=options.on_nan != "ignore", group=session.group
         )
         # A run that starts over forgets its rollbacks.

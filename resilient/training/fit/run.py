@@ -15,8 +15,7 @@ from resilient.errors import NotSupportedError
 from resilient.saving.record import Loaded, is_of, of_kind
 from resilient.saving.run_json import FitRun, ImportRun
 from resilient.state import variables, weights
-from resilient.training.divergence import rollback
-from resilient.training.divergence.loss_watch import Bad, Diverged
+from resilient.training import rollback
 from resilient.training.fit.attempt import FitAttempt, FitPlan
 from resilient.training.fit.hook import Hook
 from resilient.training.options import Rollback
@@ -37,7 +36,7 @@ def run(
         try:
             history, attempt = _fit(hook, args, kwargs)
             break
-        except Diverged as end:
+        except rollback.Diverged as end:
             bad, before = end.bad, hook.attempt
         assert before is not None  # it raised that
         session.saving.wait()
@@ -102,7 +101,7 @@ def _fit(
     return history, hook.attempt
 
 
-def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> None:
+def _go_back(plan: FitPlan, attempt: FitAttempt, bad: rollback.Bad) -> None:
     """Find where training continues after a bad batch.
 
     Raises:

@@ -34,8 +34,8 @@ from resilient.state.build import (
     try_a_step,
 )
 from resilient.state.comparison import SETTINGS, Difference, differences
-from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.resume import IN_TRAINING, Restorable, Resume
+from resilient.training.rollback import LossWatch
 from resilient.training.state import (
     CHANGED,
     NOT_SAVED,
