@@ -110,9 +110,7 @@ def _go_back(plan: FitPlan, attempt: FitAttempt, bad: rollback.Bad) -> None:
     """
     began, how, session = time.monotonic(), plan.options.on_nan, plan.session
     store = plan.options.store
-    obstacle = ""
-    if isinstance(how, Rollback):
-        obstacle = rollback.obstacle(store, how, bad)
+    obstacle = rollback.obstacle(store, how, bad) if isinstance(how, Rollback) else ""
     event = {"value": bad.value, "why": bad.why, "step": bad.step}
     action = "stop" if how == "stop" or obstacle else "rollback"
     session.events.emit("diverged", **attempt.progress._asdict() | event, action=action)

@@ -217,7 +217,6 @@ class FitState(RunState):
         self._later += _all(
             SETTINGS, [f"{x} was removed; it had no state" for x in gone]
         )
-        resume.require_allowed(found)
         resume.find_place(found, *facts)
         new = any(each.of == "optimizer" for each in found)
         rate = [] if new else self._rate_differences(resume)
