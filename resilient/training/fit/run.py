@@ -76,21 +76,18 @@ def _fit(
 ) -> tuple[keras.callbacks.History, FitAttempt]:
     plan = hook.plan
     model, trial, imported = plan.model, plan.options.trial, plan.imported
-    initial_epoch = model._initial_epoch
-    if imported is not None and imported.progress.epoch:
-        model._initial_epoch = imported.progress.epoch
-    try:
-        with plan.session.parallel.training(model), hook:
-            if trial is not None:
-                trial.shape_steps(hook)
-            try:
-                history = plan.fit(*args, **kwargs)
-            except Exception:
-                plan.session.watch.disarm()
-                raise
-    finally:
+    with plan.session.parallel.training(model), hook:
         # If it stayed set, it would make a later, unrelated fit skip epochs.
-        model._initial_epoch = initial_epoch
+        hook.callback(setattr, model, "_initial_epoch", model._initial_epoch)
+        if imported is not None and imported.progress.epoch:
+            model._initial_epoch = imported.progress.epoch
+        if trial is not None:
+            trial.shape_steps(hook)
+        try:
+            history = plan.fit(*args, **kwargs)
+        except Exception:
+            plan.session.watch.disarm()
+            raise
     if hook.attempt is None:
         raise NotSupportedError(
             "This model's fit never reached Keras's own training loop, so nothing "
