@@ -29,7 +29,7 @@ from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.store import Store
 from resilient.telemetry.events import Events, attempts_so_far, last_attempt
-from resilient.training.divergence import rollback
+from resilient.training import rollback
 from resilient.training.fit.attempt import FitAttempt
 from resilient.training.loop.history import LogHistory
 

@@ -26,8 +26,7 @@ from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.stores import place
 from resilient.telemetry.events import LastAttempt, read_events
-from resilient.training.divergence import rollback
-from resilient.training.divergence.loss_watch import LossWatch
+from resilient.training import rollback
 from resilient.training.session import Session
 from resilient.training.state import RunState, no_garbage_collection
 
@@ -150,7 +149,7 @@ class Boundaries:
         state: RunState,
         inputs: DataInputs,
         *,
-        losses: LossWatch | None = None,
+        losses: rollback.LossWatch | None = None,
         settle: Callable[[], None] = lambda: None,
         logged: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
@@ -158,7 +157,7 @@ class Boundaries:
         self._saving, self._watch = session.saving, session.watch
         self._recorder, self._witness = session.recorder, session.witness
         self.monitored = MonitoredMetrics(session.options.keep.monitors)
-        self._losses = losses or LossWatch(None, active=False)
+        self._losses = losses or rollback.LossWatch(None, active=False)
         self.consensus = BoundaryConsensus(session.group, self._saving, self._watch)
         self._settle, self._logged = settle, logged
         self._stopping = False  # agreed on by all processes
@@ -203,7 +202,7 @@ class Boundaries:
         count = self._witness.begin(progress.step, skips, compares=compares)
         recorder = self._recorder
         if recorder is not None and recorder.begin(progress) and resumed is None:
-            recorder.add(self._snapshot(progress, None, None, in_epoch=False))
+            recorder.add(self._snapshot(progress, None, in_epoch=False))
         if resumed is None:
             if first and not progress.step:
                 session.say(
@@ -222,11 +221,6 @@ class Boundaries:
         session.say(line, within_epoch=not first)
         self._watch.beat("starting", progress)
 
-    def save_start(self, progress: Progress) -> None:
-        """Save before the first batch, as at the end of a previous epoch."""
-        self._saving.request()
-        self.at_epoch_end(progress, None, finished=False)
-
     def commit(self) -> None:
         """Commit the last snapshot, if it still waits for the next batch."""
         if self._uncommitted is None:
@@ -240,7 +234,6 @@ class Boundaries:
     def between_batches(
         self,
         progress: Progress,
-        logs: Mapping[str, float] | None,
         *,
         certain: Callable[[], bool],
         save: bool = True,
@@ -251,7 +244,6 @@ class Boundaries:
 
         Args:
             progress: Where training is.
-            logs: Those of the last epoch that ended.
             certain: Whether there certainly is a next batch. If not, a snapshot is
                 committed only once it has come: after a resume with no batch left,
                 Keras would have no logs.
@@ -261,14 +253,14 @@ class Boundaries:
         self.trained(progress)
         if not save:
             return
-        self._record(progress, logs, in_epoch=True)
+        self._record(progress, in_epoch=True)
         if self._watch.stopping:
             self._watch.stop_unless_time(self._saving.slowest)
         decision = self.consensus.at(progress)
         self._stopping = decision.stop is not None
         if decision.save is not None:
             self._losses.check(all_of_them=True)
-            self._take(progress, logs, decision.save, in_epoch=True)
+            self._take(progress, decision.save, in_epoch=True)
             if certain():
                 self.commit()
 
@@ -300,13 +292,15 @@ class Boundaries:
         if self._uncommitted is not None:  # no batch followed
             self._uncommitted.tensors.release()
         self._uncommitted = None
-        self._record(progress, logs, in_epoch=False)
+        self._record(progress, in_epoch=False)
         if not finished:
             self._watch.stop_unless_time(self._saving.slowest)
         decision = self.consensus.at(progress, finished=finished)
         self._stopping = decision.stop is not None
         if decision.save is not None:
-            self._take(progress, logs, decision.save, in_epoch=False, finished=finished)
+            self._take(
+                progress, decision.save, in_epoch=False, logs=logs, finished=finished
+            )
             self.commit()
         if unknown is not None:
             self._saving.wait()
@@ -329,47 +323,40 @@ class Boundaries:
     def _take(
         self,
         progress: Progress,
-        logs: Mapping[str, float] | None,
         staging: str,
         *,
         in_epoch: bool,
+        logs: Mapping[str, float] | None = None,
         finished: bool = False,
     ) -> None:
         before = None if self._taken is None else self._taken.tensors
-        taken = self._snapshot(progress, logs, before, in_epoch=in_epoch)
+        taken = self._snapshot(progress, before, in_epoch=in_epoch)
         self._witness.check(progress.step)
         self._witness.saved()
         if in_epoch and (newest := self._logged()):
             self._session.events.emit("metrics", **progress._asdict(), logs=newest)
         self._taken = self._uncommitted = replace(
             taken,
-            metrics={} if in_epoch else logs or {},
+            metrics=logs or {},
             finished=finished,
             staging=staging,
             stall=self._saving.stalled(),
         )
 
-    def _record(
-        self, progress: Progress, logs: Mapping[str, float] | None, *, in_epoch: bool
-    ) -> None:
+    def _record(self, progress: Progress, *, in_epoch: bool) -> None:
         """Record a digest of the state, where that is asked for."""
         recorder = self._recorder
         if recorder is not None and recorder.is_due(progress):
-            taken = self._snapshot(progress, logs, recorder.spare, in_epoch=in_epoch)
+            taken = self._snapshot(progress, recorder.spare, in_epoch=in_epoch)
             recorder.add(taken)
 
     @no_garbage_collection()
     def _snapshot(
-        self,
-        progress: Progress,
-        logs: Mapping[str, float] | None,
-        reuse: HeldTensors | None,
-        *,
-        in_epoch: bool,
+        self, progress: Progress, reuse: HeldTensors | None, *, in_epoch: bool
     ) -> Snapshot:
         self._settle()
         positions, random = self._inputs.positions(in_epoch=in_epoch)
-        return self._state.take(progress, positions, random, logs=logs, reuse=reuse)
+        return self._state.take(progress, positions, random, reuse=reuse)
 
 
 def nothing_left(where: str) -> str:

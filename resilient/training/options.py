@@ -277,7 +277,8 @@ class RunOptions:
         self.store = store_of(checkpoint_dir, given.local_dir, given.upload)
         self.resume = _checked_resume(given.resume, self.keep)
         self.preemption = checked_preemption(given.preemption)
-        self.allow = checked_allow(given.allow)
+        names = OF_LOOPS if isinstance(given, LoopOptions) else NAMES
+        self.allow = checked_allow(given.allow, names)
         on_change: OnDataChange = (
             "warn" if "data" in self.allow else given.on_data_change
         )
@@ -307,7 +308,7 @@ class RunOptionsOfFit(RunOptions):
         start_from: The weights to start with if it does not resume.
         stateful: The user's own objects.
         on_nan: What to do when the loss is bad.
-        loss_spike: See ``divergence.LossWatch``.
+        loss_spike: See ``rollback.LossWatch``.
     """
 
     def __init__(self, checkpoint_dir: Location, given: FitOptions) -> None:
@@ -379,10 +380,12 @@ NAMES = tuple(WINS)
 OF_LOOPS = tuple(name for name in NAMES if name not in ("callbacks", "learning_rate"))
 
 
-def checked_allow(
-    allow: Collection[str], names: Sequence[str] = NAMES
-) -> frozenset[str]:
+def checked_allow(allow: Collection[str], names: Sequence[str]) -> frozenset[str]:
     """The allowed differences, if all names are valid.
+
+    Args:
+        allow: What the user gave.
+        names: Those of fits, or of loops.
 
     Raises:
         TypeError: It is not a set of names.

@@ -210,7 +210,7 @@ class Resume(Generic[R]):
         )
 
     def find_place(self, found: Sequence[Difference], theirs: JSON, ours: JSON) -> None:
-        """Find where to continue in data that differs.
+        """Find where to continue in data that differs, if it may.
 
         Args:
             found: The differences.
@@ -218,8 +218,9 @@ class Resume(Generic[R]):
             ours: Facts about this run's.
 
         Raises:
-            CheckpointMismatchError: There is no such place.
+            CheckpointMismatchError: It may not, or there is no such place.
         """
+        self.require_allowed(found)
         position = self.saved.positions().x
         if position is not None and any(each.of in OF_DATA for each in found):
             self.moved = moved(self.checkpoint.progress, position, theirs, ours)

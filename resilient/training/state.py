@@ -6,7 +6,7 @@ What a resume will not reproduce bit for bit is warned of, once each.
 import contextlib
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -95,20 +95,13 @@ class RunState(ABC):
 
     @abstractmethod
     def record(
-        self,
-        live: list[variables.Leaf],
-        arrays: dict[str, Any],
-        progress: Progress,
-        logs: Mapping[str, float] | None,
-        random: JSON,
+        self, live: list[variables.Leaf], arrays: dict[str, Any], random: JSON
     ) -> RunJson:
         """Everything that is neither a variable nor a position.
 
         Args:
             live: What ``leaves`` returned.
             arrays: Receives the larger arrays.
-            progress: Where training is.
-            logs: Those of the last epoch that ended.
             random: The random state of this moment.
         """
 
@@ -127,7 +120,6 @@ class RunState(ABC):
         positions: Positions,
         random: JSON,
         *,
-        logs: Mapping[str, float] | None,
         reuse: HeldTensors | None,
     ) -> Snapshot:
         """Copy the current bytes of everything.
@@ -136,12 +128,11 @@ class RunState(ABC):
             progress: Where training is.
             positions: Where the data is.
             random: The random state of this moment.
-            logs: Those of the last epoch that ended.
             reuse: An earlier snapshot, whose memory may be overwritten.
         """
         arrays: dict[str, Any] = {}
         live = self._leaves = self.leaves()
-        run = self.record(live, arrays, progress, logs, random)
+        run = self.record(live, arrays, random)
         position = encode(to_json(positions), arrays, "data")
         own = {*arrays, *(x.name + added for x in live for added in x.copies if added)}
         every = self.tensors(live)

@@ -25,7 +25,7 @@ from resilient.storage.manifest import Manifest, ManifestError
 from resilient.storage.store import Store
 from resilient.telemetry import goodput, heartbeat
 from resilient.telemetry.events import attempts_so_far, read_events
-from resilient.training.divergence import rollback
+from resilient.training import rollback
 
 from . import mutations, trees
 from .seeds import samples

@@ -95,7 +95,7 @@ TOPICS = {
     "stopping": Topic(
         "Preemption and divergence",
         "A request to stop, or a loss that is not finite, cannot be handled.",
-        "preemption training/divergence",
+        "preemption training/rollback",
     ),
     "command-line": Topic(
         "The command line",

@@ -22,7 +22,7 @@ from resilient.saving.writer import Unchanged, commit
 from resilient.storage.store import Store
 from resilient.telemetry import heartbeat
 from resilient.telemetry.events import read_events
-from resilient.training.divergence import rollback
+from resilient.training import rollback
 
 pytestmark = [
     pytest.mark.long,

@@ -16,10 +16,9 @@ from resilient import (
     Rollback,
 )
 from resilient.policies import KeepPolicy
-from resilient.training.divergence import rollback
-from resilient.training.divergence.loss_watch import Bad, Diverged, LossWatch
-from resilient.training.divergence.rollback import Skip, Skipped
+from resilient.training import rollback
 from resilient.training.options import checked_loss_spike, checked_on_nan
+from resilient.training.rollback import Bad, Diverged, LossWatch, Skip, Skipped
 
 pytestmark = pytest.mark.once
 

@@ -177,6 +177,7 @@ def test_with_validation_and_steps_per_execution(tmp_path, backend):
 
 @pytest.mark.spread(over=["jax"])  # the quicker of the two
 @NOT_ONE_BY_ONE
+@pytest.mark.waits
 @pytest.mark.parametrize("steps", [1, 2])
 def test_batches_executed_at_once_are_bad_together(tmp_path, steps):
     """Though the last one, which is the one that is told, is further than `steps`."""

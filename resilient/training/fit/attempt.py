@@ -24,9 +24,8 @@ from resilient.serialization.json_values import decode
 from resilient.state import variables
 from resilient.state.build import build_early, is_built
 from resilient.storage.checkpoint import Checkpoint
+from resilient.training import rollback
 from resilient.training.boundaries import Boundaries
-from resilient.training.divergence import rollback
-from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.fit.state import FitState
 from resilient.training.options import Rollback, RunOptionsOfFit
 from resilient.training.resume import Resume
@@ -88,7 +87,6 @@ class FitAttempt:
         progress: Where training is.
         state: Everything that goes into a checkpoint.
         losses: Checks the loss of each batch.
-        last_logs: Those of the last epoch that ended.
     """
 
     def __init__(
@@ -99,7 +97,7 @@ class FitAttempt:
         self._epochs: int = iterator.inputs.arguments["epochs"]
         self._validates = iterator.inputs.arguments["validation_data"] is not None
         self._first = plan.since is None
-        self.losses = LossWatch(
+        self.losses = rollback.LossWatch(
             options.loss_spike, active=options.on_nan != "ignore", group=session.group
         )
         # A run that starts over forgets its rollbacks.
@@ -115,7 +113,6 @@ class FitAttempt:
             losses=self.losses,
             settle=partial(names.wait_for_calls, callbacks),
         )
-        self.last_logs: dict[str, float] | None = None
         self._first_step = 0  # of this epoch
         self._resume = None if plan.found is None else self._checked(*plan.found)
         plan.found = plan.since = None  # frees memory
@@ -129,7 +126,7 @@ class FitAttempt:
         allow = options.allow if self._first else options.allow & {"backend"}
         resume = Resume(checkpoint, saved, allow)
         resume.check(self.state.parts(resume))
-        logs = self.last_logs = decode(saved.run.epoch_logs, {})
+        logs = self.state.logs = decode(saved.run.epoch_logs, {})
         unknown = self._boundaries.monitored.error(logs, validates=self._validates)
         if unknown is not None:
             raise unknown
@@ -209,7 +206,9 @@ class FitAttempt:
         build_early(model, self.iterator, inputs.backend, inputs.drawn_ahead)
         plan_restore(counts, {}, {})()
         if is_built(model):
-            self._boundaries.save_start(self.progress)
+            self.session.request_save()
+            # As at the end of a previous epoch.
+            self._boundaries.at_epoch_end(self.progress, None, finished=False)
 
     def on_epoch_begin(self, epoch: int) -> None:
         """An epoch begins; callbacks have not been called."""
@@ -236,12 +235,12 @@ class FitAttempt:
         """Every callback has seen ``on_epoch_end``."""
         step = self._after(self.iterator.batches_trained()).step
         self.progress = Progress(step, epoch + 1, 0)
-        self.last_logs = monitored(logs)
+        self.state.logs = monitored(logs)
         self._boundaries.trained(self.progress)
         stopped = self._plan.model.stop_training
         self._boundaries.at_epoch_end(
             self.progress,
-            self.last_logs,
+            self.state.logs,
             finished=bool(stopped or epoch + 1 >= self._epochs),
             validates=self._validates,
         )
@@ -275,6 +274,6 @@ class FitAttempt:
             self.progress = self._after(batch)
             # After a resume with nothing left to train, Keras has no logs.
             self._boundaries.between_batches(
-                self.progress, self.last_logs, certain=certain, save=not left_out
+                self.progress, certain=certain, save=not left_out
             )
         return left_out

@@ -19,7 +19,7 @@ from keras.utils import unpack_x_y_sample_weight
 
 from resilient import keras_internals
 from resilient.data.select import are_arrays, require_known
-from resilient.errors import NotSupportedError
+from resilient.errors import NotSupportedError, require_integer
 from resilient.keras_internals import contract, names
 from resilient.keras_internals.expected import OF_SEVERAL_PROCESSES
 from resilient.training.fit.attempt import FitAttempt, FitPlan
@@ -110,6 +110,7 @@ class Hook(contextlib.ExitStack):
         validation = unpack_x_y_sample_weight(values["validation_data"])[0]
         require_known(validation, "validation_data")
         arguments = {name: values[name] for name in keras_internals.LOCALS}
+        require_integer(arguments["initial_epoch"], "`initial_epoch`", least=0)
         session.say.set_verbose(arguments["verbose"])
         found = self.plan.found
         positions = None if found is None else found[1].positions()
@@ -159,7 +160,7 @@ class Hook(contextlib.ExitStack):
             attempt.on_epoch_end(epoch, logs)
 
         def on_train_end(logs: Any = None) -> None:
-            over(logs or attempt.last_logs)  # in a finished run, what it got then
+            over(logs or attempt.state.logs)  # in a finished run, what it got then
 
         own = vars(callbacks)
         for function in (on_epoch_begin, on_epoch_end, on_train_end):

@@ -18,7 +18,7 @@ from resilient.saving import reshard
 from resilient.serialization.position import DataPosition, TrainingPosition
 from resilient.serialization.rng import kept_states
 from resilient.state.rng import kept_random_state
-from resilient.training.divergence.rollback import leads_nowhere
+from resilient.training.rollback import leads_nowhere
 
 if TYPE_CHECKING:
     from resilient.training.fit.attempt import FitAttempt

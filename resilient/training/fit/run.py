@@ -15,8 +15,7 @@ from resilient.errors import NotSupportedError
 from resilient.saving.record import Loaded, is_of, of_kind
 from resilient.saving.run_json import FitRun, ImportRun
 from resilient.state import variables, weights
-from resilient.training.divergence import rollback
-from resilient.training.divergence.loss_watch import Bad, Diverged
+from resilient.training import rollback
 from resilient.training.fit.attempt import FitAttempt, FitPlan
 from resilient.training.fit.hook import Hook
 from resilient.training.options import Rollback
@@ -37,7 +36,7 @@ def run(
         try:
             history, attempt = _fit(hook, args, kwargs)
             break
-        except Diverged as end:
+        except rollback.Diverged as end:
             bad, before = end.bad, hook.attempt
         assert before is not None  # it raised that
         session.saving.wait()
@@ -77,21 +76,18 @@ def _fit(
 ) -> tuple[keras.callbacks.History, FitAttempt]:
     plan = hook.plan
     model, trial, imported = plan.model, plan.options.trial, plan.imported
-    initial_epoch = model._initial_epoch
-    if imported is not None and imported.progress.epoch:
-        model._initial_epoch = imported.progress.epoch
-    try:
-        with plan.session.parallel.training(model), hook:
-            if trial is not None:
-                trial.shape_steps(hook)
-            try:
-                history = plan.fit(*args, **kwargs)
-            except Exception:
-                plan.session.watch.disarm()
-                raise
-    finally:
+    with plan.session.parallel.training(model), hook:
         # If it stayed set, it would make a later, unrelated fit skip epochs.
-        model._initial_epoch = initial_epoch
+        hook.callback(setattr, model, "_initial_epoch", model._initial_epoch)
+        if imported is not None and imported.progress.epoch:
+            model._initial_epoch = imported.progress.epoch
+        if trial is not None:
+            trial.shape_steps(hook)
+        try:
+            history = plan.fit(*args, **kwargs)
+        except Exception:
+            plan.session.watch.disarm()
+            raise
     if hook.attempt is None:
         raise NotSupportedError(
             "This model's fit never reached Keras's own training loop, so nothing "
@@ -102,7 +98,7 @@ def _fit(
     return history, hook.attempt
 
 
-def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> None:
+def _go_back(plan: FitPlan, attempt: FitAttempt, bad: rollback.Bad) -> None:
     """Find where training continues after a bad batch.
 
     Raises:
@@ -111,9 +107,7 @@ def _go_back(plan: FitPlan, attempt: FitAttempt, bad: Bad) -> None:
     """
     began, how, session = time.monotonic(), plan.options.on_nan, plan.session
     store = plan.options.store
-    obstacle = ""
-    if isinstance(how, Rollback):
-        obstacle = rollback.obstacle(store, how, bad)
+    obstacle = rollback.obstacle(store, how, bad) if isinstance(how, Rollback) else ""
     event = {"value": bad.value, "why": bad.why, "step": bad.step}
     action = "stop" if how == "stop" or obstacle else "rollback"
     session.events.emit("diverged", **attempt.progress._asdict() | event, action=action)

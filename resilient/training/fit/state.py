@@ -7,7 +7,7 @@ of the optimizer's state.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ from resilient.objects.adapters import gradients
 from resilient.objects.callbacks.capture import CallbackStates
 from resilient.objects.training_setup import TrainingSetup, is_eager
 from resilient.objects.tree import paths
-from resilient.progress import Progress
 from resilient.saving.run_json import FitRun
 from resilient.serialization import JSON
 from resilient.serialization.json_values import decode, encode
@@ -35,8 +34,8 @@ from resilient.state.build import (
     try_a_step,
 )
 from resilient.state.comparison import SETTINGS, Difference, differences
-from resilient.training.divergence.loss_watch import LossWatch
 from resilient.training.resume import IN_TRAINING, Restorable, Resume
+from resilient.training.rollback import LossWatch
 from resilient.training.state import (
     CHANGED,
     NOT_SAVED,
@@ -77,6 +76,7 @@ class FitState(RunState):
         setup: What the model trains with.
         facts: The identity of the run.
         retracing: What is still to be compiled.
+        logs: Those of the last epoch that ended.
     """
 
     def __init__(
@@ -112,6 +112,7 @@ class FitState(RunState):
         )
         self._eager = is_eager(model)
         self.retracing = retracing.of(model, self.backend)
+        self.logs: dict[str, float] | None = None
         self._allowed: list[JSON] = []
         # What the model trained with at the restore, until the first epoch begins.
         self._restored_into: JSON | None = None
@@ -163,12 +164,7 @@ class FitState(RunState):
         return variables.live_tensors(self._model, live)
 
     def record(
-        self,
-        live: list[variables.Leaf],
-        arrays: dict[str, Any],
-        progress: Progress,
-        logs: Mapping[str, float] | None,
-        random: JSON,
+        self, live: list[variables.Leaf], arrays: dict[str, Any], random: JSON
     ) -> FitRun:
         callbacks, attributes = self.callbacks.capture(arrays)
         stateful = self._stateful.capture(arrays)
@@ -181,7 +177,7 @@ class FitState(RunState):
         of_keras = has_keras_step(self._model)
         return FitRun(
             stop_training=bool(self._model.stop_training),
-            epoch_logs=encode(logs, {}, "logs"),
+            epoch_logs=encode(self.logs, {}, "logs"),
             random=random,
             callbacks=callbacks,
             stateful=stateful,
@@ -221,7 +217,6 @@ class FitState(RunState):
         self._later += _all(
             SETTINGS, [f"{x} was removed; it had no state" for x in gone]
         )
-        resume.require_allowed(found)
         resume.find_place(found, *facts)
         new = any(each.of == "optimizer" for each in found)
         rate = [] if new else self._rate_differences(resume)

@@ -13,13 +13,7 @@ from resilient.errors import ResilientError, message, require_integer
 from resilient.saving.directory import OnDirectory
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.loop.history import LogHistory
-from resilient.training.options import (
-    OF_LOOPS,
-    Location,
-    LoopOptions,
-    RunOptions,
-    checked_allow,
-)
+from resilient.training.options import Location, LoopOptions, RunOptions
 from resilient.training.shown import shown_with
 from resilient.user_line import ending_at_user_line
 
@@ -74,7 +68,6 @@ class Run(OnDirectory):
         given = LoopOptions(**{name: objects.pop(name) for name in ours})
         named = {name: kind_of_iterator(name, x) or x for name, x in objects.items()}
         found = Objects(named, given.state)
-        checked_allow(given.allow, OF_LOOPS)
         options = RunOptions(checkpoint_dir, given)
         starts = checked_starts(
             given.start_from, given.start_layers, list(found.models()), given.state

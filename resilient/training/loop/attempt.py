@@ -239,7 +239,7 @@ class LoopAttempt:
         return self._batches
 
     def _boundary(self, certain: Callable[[], bool] = lambda: True) -> None:
-        self._boundaries.between_batches(self._plan.progress, None, certain=certain)
+        self._boundaries.between_batches(self._plan.progress, certain=certain)
 
     def _end_epoch(self, count: int) -> None:
         plan, logs, self._resume = self._plan, self._last_logs(), None

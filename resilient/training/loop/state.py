@@ -186,12 +186,7 @@ class LoopState(RunState):
         )
 
     def record(
-        self,
-        live: list[variables.Leaf],
-        arrays: dict[str, Any],
-        progress: Progress,
-        logs: Mapping[str, float] | None,
-        random: JSON,
+        self, live: list[variables.Leaf], arrays: dict[str, Any], random: JSON
     ) -> LoopRun:
         self._require_metrics()
         operations = traces.operations_of_new_functions(self._functions)
@@ -212,7 +207,7 @@ class LoopState(RunState):
             setups=self._changed_setups(attributes),
             models=self._objects.fingerprints(),
             allowed=list(changes.every) if changes else [],
-            epoch_random=self._epoch_random if progress.batch else None,
+            epoch_random=self._epoch_random if self._plan.progress.batch else None,
         )
 
     def take(self, *args: Any, **kwargs: Any) -> Snapshot:
@@ -265,7 +260,6 @@ class LoopState(RunState):
         if before is None or now is None:
             return []
         found = comparison.data_differences(before, now)
-        resume.require_allowed(found)
         resume.find_place(found, before, now)
         return found
 

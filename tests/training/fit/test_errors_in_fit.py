@@ -211,6 +211,19 @@ def test_resume_is_not_a_switch(tmp_path, resume, hint):
     assert str(error.value) == f"resume={resume} is not accepted.\n{hint}"
 
 
+@pytest.mark.parametrize(
+    ("epoch", "kind"), [(-1, ValueError), (1.0, TypeError), ("1", TypeError)]
+)
+def test_an_epoch_that_cannot_be_the_first_is_refused(tmp_path, epoch, kind):
+    with pytest.raises(kind) as error:
+        fitting.fit(fitting.model(), tmp_path, initial_epoch=epoch)
+    problem = "`initial_epoch` must be an integer of 0 or more."
+    assert str(error.value) == f"{problem}\nReceived: {epoch!r}"
+    assert not list(tmp_path.glob("step-*"))
+    assert "training" not in {event["event"] for event in read_events(tmp_path)}
+    fitting.fit(fitting.model(), tmp_path, initial_epoch=np.int64(1))
+
+
 @pytest.mark.parametrize("on", ["instance", "class"])
 def test_a_fit_that_was_replaced_by_ours_is_named(tmp_path, monkeypatch, on):
     class Model(keras.Sequential):
