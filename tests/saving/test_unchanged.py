@@ -306,7 +306,7 @@ def test_another_process_begins_with_its_own_files(run):
     run.save(5)
     before = {run.inode(step) for step in run.steps()}
     run.checkpoints.__exit__(None, None, None)
-    other = Run(run.directory)
+    other = Run(run.directory, keep=9)  # the number of a deleted file is used again
     with other.checkpoints:
         other.step = other.checkpoints.restore()
         other.save(3)
