@@ -4,8 +4,7 @@
 
 The rename is the commit: a kill before it leaves a staging directory that no reader
 looks at; after it the checkpoint is complete. An earlier checkpoint of the same step is
-renamed first; ``recovery`` renames it back if a kill came in between. Where directories
-cannot be renamed, the manifest is the commit, see ``directories``.
+renamed first; ``recovery`` renames it back if a kill came in between.
 
 Every failure of the file system becomes a ``CheckpointWriteError``.
 """
@@ -22,19 +21,8 @@ from resilient.errors import CheckpointWriteError, NotSupportedError, ResilientE
 from resilient.progress import Progress
 from resilient.storage import layout, lock
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.directories import (
-    delete_checkpoints,
-    move,
-    renames_directories,
-    written_in_place,
-)
-from resilient.storage.files import (
-    JSON_BYTES,
-    WINDOWS,
-    Flush,
-    open_file,
-    sync,
-)
+from resilient.storage.directories import delete_checkpoints, move
+from resilient.storage.files import JSON_BYTES, WINDOWS, Flush, open_file, sync
 from resilient.storage.manifest import FileRecord, Manifest, ManifestError, record
 from resilient.storage.refusals import DISK_ERRORS, disk_error
 
@@ -50,13 +38,10 @@ class Staging:
     Attributes:
         path: The directory.
         progress: Where the run is.
-        in_place: To be closed by the commit, if the directory has the checkpoint's own
-            name already.
     """
 
     def __init__(self, path: Path, progress: Progress, beside: Executor | None) -> None:
         self.path, self.progress = path, progress
-        self.in_place = contextlib.ExitStack()
         self._beside = beside
         self._identity = os.stat(path)
         self._flush = Flush(path, beside)
@@ -103,8 +88,7 @@ def staging(
     """Inside, a directory is filled, sealed and published; afterwards it is gone.
 
     Args:
-        path: A name for it in the existing checkpoint directory. Where directories
-            cannot be renamed, the checkpoint's own is used instead.
+        path: A name for it in the existing checkpoint directory.
         progress: Where the run is.
         small: As for ``part``.
 
@@ -112,16 +96,10 @@ def staging(
         CheckpointWriteError: If the file system fails; the others are intact.
     """
     with _explained(path, progress):
-        lock.renew(path.parent)
+        lock.check(path.parent)
         try:
-            with contextlib.ExitStack() as in_place:
-                place = path
-                if not renames_directories(path.parent):
-                    place = path.with_name(layout.committed_name(progress.step))
-                    in_place.enter_context(written_in_place(place))
-                with part(place, progress, small=small) as filled:
-                    filled.in_place = in_place
-                    yield filled
+            with part(path, progress, small=small) as filled:
+                yield filled
         finally:
             # After the rename, nothing is left under this name.
             shutil.rmtree(path, ignore_errors=True)
@@ -167,10 +145,7 @@ def publish(staging: Staging, manifest: Manifest) -> Checkpoint:
     """
     _finish(staging.path, manifest)
     committed = staging.path.with_name(layout.committed_name(manifest.progress.step))
-    if staging.path == committed:
-        staging.in_place.close()
-    else:
-        _rename(staging.path, committed, manifest.progress.step)
+    _rename(staging.path, committed, manifest.progress.step)
     return Checkpoint.of(manifest, committed)
 
 

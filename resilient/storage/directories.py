@@ -1,14 +1,12 @@
 """Moves and deletes whole directories so that a kill never leaves half a checkpoint.
 
-A rename does that. Where directories cannot be renamed (mounts of object stores, say),
-a checkpoint is written and deleted under its own name. The file ``step-<n>.unfinished``
-beside it says, from before the first change until after the last, that it is not a
-checkpoint; what a kill leaves that way becomes one if it verifies, and is otherwise
-deleted. That depends only on the order of writes, and takes no extra room unless the
-checkpoint of a step is replaced: the old one is copied first.
+A rename does that. Directories that came with a container's image cannot be renamed
+(its file system is an overlay), unlike those made since. So such a checkpoint is
+copied, and the copy renamed; and it is deleted after its manifest was moved to a
+temporary name, by which ``recovery`` knows what a kill left of it.
 
-What a file system can do is tried out before a run. A checkpoint requires that a file
-can be renamed over another: where that fails, the run is refused.
+What a file system can do is tried out before a run: it has to rename a directory in
+one step, and a file over another.
 """
 
 import contextlib
@@ -16,25 +14,23 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 from resilient.errors import NotSupportedError
 from resilient.storage import layout
 from resilient.storage.files import UNABLE, sync, sync_tree
 
-# They rename a directory by copying and deleting its files, one by one.
-_COPYING = frozenset(
-    f"fuse.{name}"
-    for name in ("blobfuse2", "gcsfuse", "geesefs", "goofys", "ossfs", "rclone", "s3fs")
-)
-
-_in_place: set[Path] = set()  # directories in which no directory can be renamed
-
-
-def renames_directories(directory: Path) -> bool:
-    """Whether renaming a directory in this one works and is atomic."""
-    return directory not in _in_place
+# Mounts that rename a directory by copying or renaming its files, one by one; and what
+# to use instead.
+_ADDRESSES = {
+    "fuse.blobfuse2": "az://container/run",
+    "fuse.gcsfuse": "gs://bucket/run",
+    "fuse.geesefs": "s3://bucket/run",
+    "fuse.goofys": "s3://bucket/run",
+    "fuse.ossfs": "oss://bucket/run",
+    "fuse.rclone": "s3://bucket/run",
+    "fuse.s3fs": "s3://bucket/run",
+}
 
 
 def move(path: Path, target: Path) -> None:
@@ -49,9 +45,12 @@ def move(path: Path, target: Path) -> None:
     """
     if _rename(path, target):
         return
-    with _unfinished(target):
-        _copy(path, target)
-    delete_at_once(path)
+    copy = _staging(path)
+    shutil.copytree(path, copy, symlinks=True)
+    sync_tree(copy)
+    os.rename(copy, target)
+    sync(target.parent)
+    _delete_in_place(path)
 
 
 def delete_checkpoints(paths: list[Path]) -> None:
@@ -62,26 +61,15 @@ def delete_checkpoints(paths: list[Path]) -> None:
     """
     renamed = []
     for path in paths:
-        step = int(path.name.removeprefix("step-").partition(".")[0])
-        target = path.with_name(layout.staging_name(step))
+        target = _staging(path)
         if _rename(path, target):
             renamed.append(target)
         else:
-            delete_at_once(path)
+            _delete_in_place(path)
     if renamed:
         sync(renamed[0].parent)
     for path in renamed:
         delete(path)
-
-
-def delete_at_once(path: Path) -> None:
-    """Delete a checkpoint under its own name."""
-    with _unfinished(path):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            if not path.is_symlink():
-                (path / layout.MANIFEST).unlink()
-        if os.path.lexists(path):
-            delete(path)
 
 
 def delete(path: Path) -> None:
@@ -96,44 +84,54 @@ def delete(path: Path) -> None:
         path.unlink()
 
 
-@contextlib.contextmanager
-def written_in_place(committed: Path) -> Iterator[Path]:
-    """Inside, a checkpoint is written under its own name; afterwards it is complete.
+def check_abilities(directory: Path) -> None:
+    """Refuse a file system that lacks what a checkpoint requires. Needs the lock.
 
-    If that fails, the former checkpoint of the same step is restored.
-
-    Args:
-        committed: Its path.
+    Raises:
+        NotSupportedError: A directory cannot be renamed in one step, or a file not
+            over another.
     """
-    directory, former = committed.parent, None
-    if os.path.lexists(committed):
-        step = int(committed.name.removeprefix("step-"))
-        if not layout.unfinished_path(committed).exists():
-            former = directory / layout.replaced_name(step)
-            _copy(committed, former)
-            sync(directory)
-        delete_at_once(committed)
+    place = directory / layout.probe_name()
+    kind = _kind(directory)
+    if kind in _ADDRESSES:
+        raise _unsafe("rename a directory in one step", directory, kind)
     try:
-        with _unfinished(committed):
-            yield committed
-    except BaseException:
-        with contextlib.suppress(OSError):  # otherwise `recovery` does it
-            delete_at_once(committed)
-            if former is not None:
-                move(former, committed)
-        raise
-    if former is not None:
-        with contextlib.suppress(OSError):
-            delete_at_once(former)
+        (place / "a").mkdir(parents=True)
+        for name in ("new", "former"):
+            (place / "a" / name).touch()
+        if not _renames(place / "a" / "new", place / "a" / "former"):
+            raise _unsafe("rename a file over another", directory, kind)
+        if not _renames(place / "a", place / "b"):
+            raise _unsafe("rename a directory", directory, kind)
+    except OSError:  # a full disk, say: the first save will raise it
+        return
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _unsafe(ability: str, directory: Path, kind: str | None) -> NotSupportedError:
+    address = _ADDRESSES.get(kind or "", "s3://bucket/run")
+    return NotSupportedError(
+        f"The file system of the checkpoint directory cannot {ability}, so no "
+        "checkpoint would be safe there.",
+        received=f"{directory}, a mount of type {kind or 'unknown'}",
+        hint="Choose a checkpoint_dir on another file system. If this is a mount of an "
+        f'object store, pass the address itself, such as "{address}".',
+    )
+
+
+def _renames(path: Path, target: Path) -> bool:
+    try:
+        os.replace(path, target)
+    except OSError as error:
+        if error.errno not in UNABLE:
+            raise  # that says nothing about the file system
+        return False
+    return True
 
 
 def _rename(path: Path, target: Path) -> bool:
-    """Rename a directory atomically; False if that is impossible.
-
-    An overlay (a container's) renames new directories, but not those of its image.
-    """
-    if not renames_directories(path.parent):
-        return False
+    """Rename a directory; False if an overlay has it from the image."""
     try:
         os.rename(path, target)
     except OSError as error:
@@ -143,71 +141,21 @@ def _rename(path: Path, target: Path) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def _unfinished(path: Path) -> Iterator[None]:
-    """What has this name is no checkpoint until the body ends without error."""
-    if not layout.is_committed_name(path.name):
-        yield
-        return
-    mark = layout.unfinished_path(path)
-    mark.touch()
+def _delete_in_place(path: Path) -> None:
+    mark = _staging(path)
+    mark.mkdir()
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path / layout.MANIFEST, mark / layout.MANIFEST)
+    sync_tree(mark)
     sync(path.parent)
-    yield
-    sync(path.parent)
-    mark.unlink()
+    delete(path)
+    delete(mark)
 
 
-def _copy(path: Path, target: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.copytree(path, target, symlinks=True)
-        sync_tree(target)
-    else:
-        shutil.copy2(path, target, follow_symlinks=False)
-
-
-def try_out(directory: Path) -> None:
-    """Find out what can be done in a checkpoint directory. Needs the lock.
-
-    Raises:
-        NotSupportedError: A file cannot be renamed, or not over another.
-    """
-    _in_place.discard(directory)
-    place = directory / layout.probe_name()
-    try:
-        (place / "a").mkdir(parents=True)
-        _rename_files(place / "a")
-        if _kind(directory) in _COPYING or not _renames(place / "a", place / "b"):
-            _in_place.add(directory)
-    except OSError:  # a full disk, say: the first save will tell
-        return
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _rename_files(place: Path) -> None:
-    for name in ("new", "former"):
-        (place / name).touch()
-    try:
-        os.replace(place / "new", place / "former")
-    except OSError as error:
-        if error.errno not in UNABLE:
-            raise
-        raise NotSupportedError(
-            "The file system of the checkpoint directory cannot rename a file over "
-            "another, so no checkpoint would be safe there.",
-            received=error,
-            hint="Choose a checkpoint_dir on another file system.",
-        ) from error
-
-
-def _renames(directory: Path, target: Path) -> bool:
-    try:
-        os.rename(directory, target)
-    except OSError as error:
-        if error.errno not in UNABLE:
-            raise  # that says nothing about the file system
-        return False
-    return True
+def _staging(path: Path) -> Path:
+    """A fresh name for what a checkpoint, or a former one, becomes for a moment."""
+    step = int(path.name.removeprefix("step-").partition(".")[0])
+    return path.with_name(layout.staging_name(step))
 
 
 def _kind(directory: Path) -> str | None:

@@ -4,7 +4,6 @@
     step-00001200.tmp-<id>/     being written, or being deleted; stale after a kill
     step-00001200.tmp-<id>-<k>/ the same, by process k of several
     step-00001200.old-<id>/     the former checkpoint of a step that is being replaced
-    step-00001200.unfinished    it is being written or deleted under its own name
     quarantine/                 what must not be used, and beside it the reason
     events.jsonl                what happened, one JSON object a line
     events-<k>.jsonl            the same, of process k of several
@@ -55,7 +54,6 @@ _REPLACING = re.compile(
 )
 _SHARED = re.compile(r"shared-[0-9a-f]{16}")
 _PROBE = re.compile(r"probe-[0-9a-f]{16}")
-_UNFINISHED = re.compile(_STEP + r"\.unfinished")
 _REPLACED = re.compile(_STEP + r"\.old-[0-9a-f]{10,}")
 _QUARANTINED = re.compile(_STEP + r"-[0-9]+")
 _WITNESS = re.compile(r"witness(-[0-9]+)?")
@@ -119,28 +117,10 @@ def probe_name() -> str:
     return f"probe-{uuid.uuid4().hex[:16]}"
 
 
-def is_committed_name(name: str) -> bool:
-    """Whether a checkpoint may have this name."""
-    return _COMMITTED.fullmatch(name) is not None
-
-
-def unfinished_path(committed: Path) -> Path:
-    """The file that marks a checkpoint's path as not (or no longer) a checkpoint."""
-    return committed.with_name(f"{committed.name}.unfinished")
-
-
 def committed_steps(directory: Path) -> list[int]:
     """Steps of the checkpoints by name, ascending; opens nothing."""
-    names = _names(directory)
-    unfinished = {m[1] for m in map(_UNFINISHED.fullmatch, names) if m}
-    matches = map(_COMMITTED.fullmatch, names)
-    return sorted(int(m[1]) for m in matches if m and m[1] not in unfinished)
-
-
-def unfinished_paths(directory: Path) -> list[Path]:
-    """Paths where a checkpoint was being written or deleted under its own name."""
-    matches = map(_UNFINISHED.fullmatch, _names(directory))
-    return [directory / committed_name(int(match[1])) for match in matches if match]
+    matches = map(_COMMITTED.fullmatch, _names(directory))
+    return sorted(int(match[1]) for match in matches if match)
 
 
 def staging_paths(directory: Path) -> list[Path]:
@@ -175,7 +155,7 @@ def _names(directory: Path) -> list[str]:
 def foreign_names(directory: Path) -> list[str]:
     """Foreign entries."""
     kinds = (
-        *(_COMMITTED, _STAGING, _REPLACED, _UNFINISHED),
+        *(_COMMITTED, _STAGING, _REPLACED),
         *(_REPLACING, _SHARED, _PROBE, _WITNESS, _EVENTS),
     )
     ours = {QUARANTINE, HEARTBEAT, ROLLBACKS, REMOTE, SAVE, STOP, LOCK}

@@ -5,14 +5,12 @@ The operating system holds the lock, so it vanishes with its owner, however that
 process closes the file, say by copying the directory. Forked children (a data loader's
 workers) inherit an ``flock``, so they close their copy at once.
 
-We lock both the directory itself and the file ``lock``, which names the owner: the
-directory cannot be deleted under a running process, and network file systems, which
-cannot lock directories, lock the file. Each save checks that the file is still there.
+What is locked is the file ``lock``, which names the owner. Each save checks that the
+file is still there: who deletes it lets another run in.
 
 Hosts that share a directory exclude each other if the file system propagates locks. If
-it locks no files, the directory is locked on this machine only, or else a file in its
-temporary directory: that keeps this machine's runs apart, and the log says once that it
-does no more.
+it locks no files, a file in this machine's temporary directory is locked: that keeps
+this machine's runs apart, and the log says once that it does no more.
 """
 
 import errno
@@ -69,18 +67,12 @@ class DirectoryLock:
         layout.make_directory(self.directory)
         taken: list[int] = []
         try:
-            apart = False
-            if not files.WINDOWS:  # locks only files
-                taken.append(_open_directory(self.directory))
-                apart = _lock_directory(taken[0], self.directory)
             file, locked = _locked_file(self.directory)
             taken.append(file)
             if not locked:
-                if not apart:
-                    beside = _locked_on_this_machine(self.directory)
-                    taken[:0], apart = beside, bool(beside)
-                _say_what_is_apart(self.directory, apart=apart)
-            directories.try_out(self.directory)
+                taken += (beside := _locked_on_this_machine(self.directory))
+                _say_what_is_apart(self.directory, apart=bool(beside))
+            directories.check_abilities(self.directory)
         except BaseException as error:
             _close(taken)
             if not isinstance(error, OSError):
@@ -94,17 +86,20 @@ class DirectoryLock:
         self._descriptors = taken
         _held.add(self)
 
-    def renew(self) -> None:
-        """Lock the new file if somebody removed or replaced the locked one.
+    def check(self) -> None:
+        """Refuse to go on if somebody removed or replaced the locked file.
 
         Raises:
-            DirectoryInUseError: If another running process has locked it since.
-            OSError: If it cannot be locked.
+            DirectoryInUseError: Another run could have locked it since.
         """
-        *others, file = self._descriptors
-        if not _is(self.directory / layout.LOCK, file):
-            self._descriptors = [*others, _locked_file(self.directory)[0]]
-            os.close(file)
+        if not _is(self.directory / layout.LOCK, self._descriptors[0]):
+            raise DirectoryInUseError(
+                "The lock of this checkpoint directory was deleted or replaced during "
+                "training, so another run could use it as well. Nothing was saved.",
+                received=f"{self.directory / layout.LOCK}: {_owner(self.directory)}",
+                hint="Leave that file alone: it releases itself when its process ends. "
+                "Run the script again to continue from the last checkpoint.",
+            )
 
     def release(self) -> None:
         """Release the lock; no effect if it is not held."""
@@ -119,29 +114,15 @@ class DirectoryLock:
         self.release()
 
 
-def renew(directory: Path) -> None:
-    """Renew this process's lock of a directory, before a save.
+def check(directory: Path) -> None:
+    """Check that this process still has the lock of a directory, before a save.
 
     Raises:
-        DirectoryInUseError: If another run has locked the directory since.
-        OSError: If it cannot be locked.
+        DirectoryInUseError: Another run could have locked it since.
     """
     for lock in list(_held):
         if lock.directory == directory:
-            lock.renew()
-
-
-def _open_directory(directory: Path) -> int:
-    return os.open(directory, os.O_RDONLY | files.flags("O_DIRECTORY", "O_CLOEXEC"))
-
-
-def _lock_directory(descriptor: int, directory: Path) -> bool:
-    try:
-        return _lock(descriptor, directory)
-    except DirectoryInUseError:
-        raise
-    except OSError:  # network file systems lock only files
-        return False
+            lock.check()
 
 
 def _locked_file(directory: Path) -> tuple[int, bool]:

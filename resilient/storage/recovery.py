@@ -24,8 +24,6 @@ def recover(directory: Path) -> None:
     Raises:
         NotSupportedError: A later version of this library wrote the new one.
     """
-    for path in layout.unfinished_paths(directory):
-        _finish(path)
     for former, committed in layout.replaced_paths(directory):
         if layout.leads_nowhere(committed):
             continue  # its disk must be mounted first
@@ -60,20 +58,17 @@ def remove_stale_staging(directory: Path) -> list[Path]:
             sync(directory)
         for path in stale:
             with contextlib.suppress(OSError):
+                _finish_deletion(path)
                 directories.delete(path)
     return stale
 
 
-def _finish(path: Path) -> None:
-    """What a kill left under a final name is a checkpoint if it is complete."""
-    try:
-        if os.path.lexists(path) and _problems(path):
-            directories.delete_at_once(path)
-        else:
-            sync(path.parent)
-            layout.unfinished_path(path).unlink()
-    except OSError as error:
-        logger.warning("%s stays unfinished where it is: %s", path.name, error)
+def _finish_deletion(mark: Path) -> None:
+    """Delete the rest of a checkpoint that has its manifest, and no more, here."""
+    path = mark.with_name(mark.name.partition(".")[0])
+    begun = mark.is_dir() and os.listdir(mark) == [layout.MANIFEST]
+    if begun and path.is_dir() and not os.path.lexists(path / layout.MANIFEST):
+        directories.delete(path)
 
 
 def _problems(committed: Path) -> list[str] | None:

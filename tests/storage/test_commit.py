@@ -18,7 +18,7 @@ from support.checkpoint_kills import (
     first_save,
     in_child,
     killed_at,
-    killed_in_place,
+    killed_over_an_image,
     next_save,
     only_prune,
     replacing_save,
@@ -35,7 +35,6 @@ from support.checkpoint_samples import (
     save,
     steps,
     usable,
-    without_renames,
 )
 
 from resilient.storage import directories
@@ -82,35 +81,24 @@ def test_killed_at_each_step(ram, change, before, newest, kills):
 @pytest.mark.parametrize(
     ("change", "before", "newest", "kills"),
     [
-        (first_save, [], {None, 30}, 25),
         (next_save, [10, 20], {20, 30}, 30),
-        (replacing_save, [20], {20}, 60),
-        (start_after_a_kill, [10, 20], {20}, 10),
+        (replacing_save, [20], {20}, 40),
+        (only_prune, [10, 20], {20}, 5),
     ],
 )
-def test_killed_at_each_step_where_no_directory_can_be_renamed(
+def test_killed_at_each_step_where_an_image_brought_checkpoints(
     ram, change, before, newest, kills
 ):
-    seen = set()
+    """They cannot be renamed there, and are copied or deleted."""
     for number in range(1, TOO_MANY):
         directory = ram / str(number)
-        without_renames(directory)
         filled(directory, *before)
-        if change is start_after_a_kill:  # of a save of 30, and of one of 20 again
-            (directory / "step-00000030").mkdir()
-            (directory / "step-00000030.unfinished").touch()
-            former = directory / "step-00000020.old-0123456789"
-            shutil.copytree(directory / "step-00000020", former)
-            (directory / "step-00000020" / "manifest.json").unlink()
-            (directory / "step-00000020.unfinished").touch()
-        exit_code = in_child(killed_in_place, number, change, directory)
-        good = usable(directory, newest=newest)
-        seen.add(good and (good.step, holds(good, version=1)))
+        exit_code = in_child(killed_over_an_image, number, change, directory)
+        usable(directory, newest=newest)
         if exit_code == 0:
             break
         assert exit_code == -9
     assert number > kills
-    assert len(seen) == (1 if change is start_after_a_kill else 2)
 
 
 def test_half_of_a_former_checkpoint_never_takes_the_place_of_a_whole_one(

@@ -17,7 +17,6 @@ from support.checkpoint_kills import (
     try_lock,
 )
 from support.checkpoint_samples import (
-    commit,
     filled,
     holds,
     leftovers,
@@ -29,7 +28,7 @@ from support.checkpoint_samples import (
 
 from resilient.errors import DirectoryInUseError, NotSupportedError
 from resilient.policies import latest
-from resilient.storage import directories, files
+from resilient.storage import files
 from resilient.storage.layout import committed_steps
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.recovery import remove_stale_staging
@@ -59,13 +58,11 @@ def is_open_directory(descriptor):
     return stat.S_ISDIR(os.fstat(descriptor).st_mode)
 
 
-ALL_AT_ONCE = "flock,fsyncdir,rename,link"
+ALL_AT_ONCE = "flock,fsyncdir,link"
 
 
 @pytest.mark.parametrize(
-    "mounted",
-    ["flock", "fsyncdir", "rename", "atomic", "link", ALL_AT_ONCE],
-    indirect=True,
+    "mounted", ["flock", "fsyncdir", "link", ALL_AT_ONCE], indirect=True
 )
 def test_killed_while_saving_on_a_mount_that_lacks_something(mounted):
     """Whole processes, killed at any moment: nothing committed is lost."""
@@ -99,10 +96,19 @@ def test_killed_while_saving_on_a_mount_that_lacks_something(mounted):
         assert leftovers(directory) == []
 
 
-@pytest.mark.parametrize("mounted", ["replace"], indirect=True)
-def test_a_mount_that_cannot_replace_files_is_refused(mounted):
-    with pytest.raises(NotSupportedError, match="rename a file over another"):
+@pytest.mark.parametrize(
+    ("mounted", "why"),
+    [
+        ("replace", "rename a file over another"),
+        ("rename", "cannot rename a directory, so"),
+        ("atomic", r'in one step[^$]*fuse.s3fs[^$]*"s3://bucket/run"'),
+    ],
+    indirect=["mounted"],
+)
+def test_a_mount_on_which_nothing_would_be_safe_is_refused(mounted, why):
+    with pytest.raises(NotSupportedError, match=why):
         DirectoryLock(mounted / "run").acquire()
+    assert os.listdir(mounted / "run") == ["lock"]
 
 
 @pytest.mark.parametrize("mounted", ["flock", ALL_AT_ONCE], indirect=True)
@@ -115,20 +121,16 @@ def test_a_mount_without_locks_is_told_of_once(mounted, caplog):
 
 
 @pytest.mark.parametrize("number", UNABLE)
-def test_where_directories_cannot_be_renamed_the_manifest_is_the_commit(
-    tmp_path, monkeypatch, number
+@pytest.mark.parametrize("kind", [os.path.isdir, os.path.isfile])
+def test_a_directory_in_which_nothing_can_be_renamed_is_refused(
+    tmp_path, monkeypatch, number, kind
 ):
-    lacking.refuse(monkeypatch, "rename", number, when=os.path.isdir)
+    lacking.refuse(monkeypatch, "replace", number, when=kind)
+    with pytest.raises(NotSupportedError, match="another file system"):
+        DirectoryLock(tmp_path).acquire()
+    monkeypatch.undo()
     with DirectoryLock(tmp_path):
-        store = filled(tmp_path, 10, 20)
-        save(store, 20, version=1)
-        assert holds(newest_good(store), version=1)
-        (tmp_path / "step-00000020" / "run.json").write_bytes(b"")
-        assert newest_good(store).step == 10
-        assert os.path.isdir(tmp_path / "quarantine" / "step-00000020-1")
-        save(store, 30)
-        assert store.prune(latest(1)) == [10]
-    usable(tmp_path, newest={30})
+        assert os.listdir(tmp_path) == ["lock"]
 
 
 def test_checkpoints_that_an_image_brought_are_like_others(tmp_path, monkeypatch):
@@ -140,7 +142,6 @@ def test_checkpoints_that_an_image_brought_are_like_others(tmp_path, monkeypatch
         monkeypatch, "rename", errno.EXDEV, when=lambda path: str(path) in below
     )
     with DirectoryLock(tmp_path):
-        assert directories.renames_directories(tmp_path)
         (tmp_path / "step-00000040" / "run.json").write_bytes(b"")
         assert newest_good(store).step == 30
         assert os.path.isdir(tmp_path / "quarantine" / "step-00000040-1")
@@ -150,32 +151,6 @@ def test_checkpoints_that_an_image_brought_are_like_others(tmp_path, monkeypatch
         save(store, 50)
         assert store.prune(latest(1)) == [10, 20]
     usable(tmp_path, newest={50})
-
-
-def test_a_save_that_fails_in_place_leaves_the_former_one(tmp_path, monkeypatch):
-    lacking.refuse(monkeypatch, "rename", errno.EXDEV, when=os.path.isdir)
-    with DirectoryLock(tmp_path):
-        store = filled(tmp_path, 10, 20)
-
-        def fails(_staging):
-            raise ZeroDivisionError
-
-        for checkpoint in store.checkpoints()[::-1]:
-            with pytest.raises(ZeroDivisionError):
-                commit(store, checkpoint.progress, fails)
-            assert steps(store) == [10, 20]
-            assert holds(newest_good(store, pytest.fail))
-    usable(tmp_path, newest={20})
-
-
-@pytest.mark.parametrize("kind", ["fuse.s3fs", "ext4", None])
-def test_a_mount_that_renames_file_by_file_is_known_by_its_kind(
-    tmp_path, monkeypatch, kind
-):
-    monkeypatch.setattr(directories, "_kind", lambda directory: kind)
-    with DirectoryLock(tmp_path):
-        assert directories.renames_directories(tmp_path) == (kind != "fuse.s3fs")
-    assert os.listdir(tmp_path) == ["lock"]
 
 
 @pytest.mark.parametrize("number", UNABLE)
@@ -195,18 +170,6 @@ def test_a_directory_whose_sync_fails_is_an_error(tmp_path, monkeypatch):
         files.sync(tmp_path)
 
 
-@pytest.mark.parametrize("number", UNABLE)
-def test_a_directories_that_cannot_replace_files_is_refused(
-    tmp_path, monkeypatch, number
-):
-    lacking.refuse(monkeypatch, "replace", number, when=lambda path: True)
-    with pytest.raises(NotSupportedError, match="another file system"):
-        DirectoryLock(tmp_path).acquire()
-    monkeypatch.undo()
-    with DirectoryLock(tmp_path):
-        assert os.listdir(tmp_path) == ["lock"]
-
-
 def test_a_disk_that_is_full_at_the_start_is_not_taken_for_one_that_lacks_something(
     tmp_path, monkeypatch
 ):
@@ -214,7 +177,7 @@ def test_a_disk_that_is_full_at_the_start_is_not_taken_for_one_that_lacks_someth
         monkeypatch, "mkdir", errno.ENOSPC, when=lambda path: "probe" in str(path)
     )
     with DirectoryLock(tmp_path):
-        assert directories.renames_directories(tmp_path)
+        assert os.listdir(tmp_path) == ["lock"]
 
 
 @pytest.fixture
@@ -239,13 +202,9 @@ def no_locks(tmp_path_factory, monkeypatch, request):
 )
 def test_without_locks_runs_of_one_machine_are_kept_apart(tmp_path, caplog):
     for _ in range(2):
-        with DirectoryLock(tmp_path):
-            with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()} on"):
-                DirectoryLock(tmp_path).acquire()
-            (tmp_path / "lock").unlink()
-            save(Store(tmp_path), 10)
-            with pytest.raises(DirectoryInUseError):
-                DirectoryLock(tmp_path).acquire()
+        refused = pytest.raises(DirectoryInUseError, match=f"process {os.getpid()} on")
+        with DirectoryLock(tmp_path), refused:
+            DirectoryLock(tmp_path).acquire()
     assert caplog.text.count("does not lock files. Runs on this machine still") == 1
 
 

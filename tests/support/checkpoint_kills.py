@@ -21,7 +21,6 @@ from support.checkpoint_samples import (
     before_disk_calls,
     newest_good,
     save,
-    without_renames,
 )
 from support.full_disk import no_file_beyond
 
@@ -75,9 +74,17 @@ def killed_at(number, change, directory):
         change(directory)
 
 
-def killed_in_place(number, change, directory):
-    """The same where no directory can be renamed."""
-    without_renames(directory)
+def killed_over_an_image(number, change, directory):
+    """The same where no directory that is there by now can be renamed."""
+    below = {os.path.join(directory, name) for name in os.listdir(directory)}
+    rename = os.rename
+
+    def renamed(source, target, **keywords):
+        if os.fspath(source) in below:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source)
+        rename(source, target, **keywords)
+
+    os.rename = renamed
     killed_at(number, change, directory)
 
 

@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 from resilient.progress import Progress
-from resilient.storage import checkpoint, directories
+from resilient.storage import checkpoint
 from resilient.storage.layout import committed_steps
 from resilient.storage.recovery import remove_stale_staging
 from resilient.storage.store import Store
@@ -131,13 +131,8 @@ def steps(store):
 
 def leftovers(directory):
     """Names in a checkpoint directory that only an unfinished change leaves there."""
-    parts = (".tmp-", ".old-", ".unfinished", "probe-")
+    parts = (".tmp-", ".old-", "probe-")
     return [name for name in os.listdir(directory) if any(p in name for p in parts)]
-
-
-def without_renames(directory):
-    """From now on this process renames no directory in this one."""
-    directories._in_place.add(directory)
 
 
 @contextlib.contextmanager
