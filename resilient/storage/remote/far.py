@@ -5,7 +5,6 @@
                                                   listing lag behind it
     step-00001200-<claim>-0001/manifest.json      the commit: written last
     step-00001200-<claim>-0001/run.json ...       the files, as in a local checkpoint
-    .../variables/state.pt.part-00000-of-00003    a part of a file of more than 16 MiB
     events.jsonl, rollbacks.json                  as in a local directory
 
 A name is used only once, so a kill in the middle of an upload leaves objects that
@@ -38,7 +37,7 @@ from resilient.storage.remote.transfer import Transfer, at_once, fetch
 K = TypeVar("K", bound=Committed)
 
 _NEWEST = "newest"
-_READERS = 16  # requests for manifests at the same time: they are small
+_SMALL = 16  # small requests at the same time
 
 
 class Far:
@@ -79,7 +78,7 @@ class Far:
         self.found, self.unreadable = {}, {}
         self.claims, self.names = self._read_claims(), self.objects.names()
         self._count = 0
-        at_once(self._look_at, self._part_of_the_run(), _READERS)
+        at_once(self._look_at, self._part_of_the_run(), _SMALL)
 
     def stop_others(self) -> None:
         """Stop everybody else from committing; existing commits still count.
@@ -264,8 +263,7 @@ class Far:
         name = str(far.uploaded)
         self.objects.delete([f"{name}/{MANIFEST}"])
         left = [f"{name}/{each}" for each in self.objects.names(name)]
-        threads = self.objects.upload.threads
-        at_once(lambda each: self.objects.delete([each]), left, threads)
+        at_once(lambda each: self.objects.delete([each]), left, _SMALL)
 
 
 def _of(run: Claims, known: dict[int, K]) -> dict[int, K]:

@@ -21,7 +21,6 @@ from resilient.serialization.redaction import LEFT_OUT, names_secret, redacted
 from resilient.storage.files import replace_bytes
 from resilient.storage.remote import driver
 from resilient.storage.remote.address import Address
-from resilient.storage.remote.bandwidth import Bandwidth
 from resilient.storage.remote.options import Upload
 
 if TYPE_CHECKING:
@@ -68,7 +67,6 @@ class Objects:
     def __init__(self, address: Address, upload: Upload) -> None:
         self.address, self.upload = address, upload
         self.abandoned = threading.Event()
-        self._bandwidth = Bandwidth(upload.bandwidth, self.abandoned)
         self._secrets = _secrets(upload.storage_options) | _secrets(os.environ)
 
     def names(self, below: str = "") -> dict[str, int]:
@@ -103,7 +101,6 @@ class Objects:
         Raises:
             StoreError: It cannot be written.
         """
-        self._bandwidth.take(len(content))
         within = self._within(len(content))
         if self.address.protocol == "file":  # which stores know by themselves
             file = Path(self._path(name))
@@ -117,6 +114,7 @@ class Objects:
         """Make an object of a file, by the driver's own means.
 
         Raises:
+            FileNotFoundError: There is no such file.
             StoreError: It cannot be written.
         """
         target = self._path(name)

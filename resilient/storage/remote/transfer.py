@@ -1,31 +1,20 @@
-"""Transfers one checkpoint to or from the store, in concurrent parts."""
+"""Transfers one checkpoint to or from the store, several files at a time."""
 
-import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from resilient.storage import commit, files, layout
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.manifest import Manifest
 from resilient.storage.remote.objects import Objects
-from resilient.storage.remote.options import PART
 
 T = TypeVar("T")
 
 
 class GoneError(Exception):
     """The local checkpoint is gone or has been replaced."""
-
-
-class _Part(NamedTuple):
-    """Some bytes of a file, and the object that has them."""
-
-    file: str
-    name: str
-    begin: int
-    size: int
 
 
 class Transfer:
@@ -53,13 +42,17 @@ class Transfer:
             GoneError: The checkpoint is not there, or not wanted, any more.
         """
 
-        def send(part: _Part) -> None:
+        def send(name: str) -> None:
             if not wanted():
                 raise GoneError(f"{self.near.path} is not wanted any more")
-            self._send(part)
+            try:
+                self._objects.send(self.near.path / name, f"{self.prefix}/{name}")
+            except FileNotFoundError as error:
+                raise GoneError(error) from None
+            self._sent.add(name)
 
-        left = [part for part in _parts(self.near) if part.name not in self._sent]
-        at_once(send, left, self._objects.upload.threads)
+        left = [name for name in self.near.files if name not in self._sent]
+        at_once(send, left, self._objects.upload.connections)
 
     def commit(self, before: Callable[[], None]) -> Manifest:
         """Upload the manifest: from now on the checkpoint is in the store.
@@ -84,18 +77,6 @@ class Transfer:
         self._objects.put(f"{self.prefix}/{layout.MANIFEST}", raw)
         return Manifest.from_bytes(raw)
 
-    def _send(self, part: _Part) -> None:
-        try:
-            descriptor = files.open_file(self.near.path, part.file)
-        except FileNotFoundError as error:
-            raise GoneError(error) from None
-        try:
-            content = os.pread(descriptor, part.size, part.begin)
-        finally:
-            os.close(descriptor)
-        self._objects.put(f"{self.prefix}/{part.name}", content)
-        self._sent.add(part.name)
-
 
 def fetch(manifest: Manifest, prefix: str, objects: Objects, directory: Path) -> None:
     """Make a checkpoint of the store one of a local directory, all of it or nothing.
@@ -105,10 +86,18 @@ def fetch(manifest: Manifest, prefix: str, objects: Objects, directory: Path) ->
         StoreError: The store fails.
         CheckpointWriteError: The local file system does.
     """
-    progress = manifest.progress
-    path = directory / layout.staging_name(progress.step)
-    with commit.staging(path, progress) as staging:
-        _receive(manifest, prefix, objects, staging.path)
+    path = directory / layout.staging_name(manifest.progress.step)
+
+    def receive(name: str) -> None:
+        try:
+            nbytes = manifest.files[name].size
+            objects.receive(f"{prefix}/{name}", path / name, nbytes)
+        except FileNotFoundError:
+            raise DamageError([f"{name} is missing"]) from None
+
+    with commit.staging(path, manifest.progress) as staging:
+        _make_room(path, manifest.files)
+        at_once(receive, manifest.files, objects.upload.connections)
         written = staging.seal()
         problems = [
             f"{name} does not match its checksum"
@@ -120,30 +109,14 @@ def fetch(manifest: Manifest, prefix: str, objects: Objects, directory: Path) ->
         commit.publish(staging, manifest)
 
 
-def _receive(manifest: Manifest, prefix: str, objects: Objects, into: Path) -> None:
-    for name in manifest.files:
-        path = into / name
+def _make_room(directory: Path, names: Iterable[str]) -> None:
+    for name in names:
+        path = directory / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(exist_ok=False)
         except (FileExistsError, IsADirectoryError, NotADirectoryError):
             raise DamageError([f"{name} cannot lie beside the others"]) from None
-
-    def receive(part: _Part) -> None:
-        if not part.size:
-            return  # a range of nothing is an error in some stores
-        try:
-            content = objects.get(f"{prefix}/{part.name}", part.size)
-        except FileNotFoundError:
-            raise DamageError([f"{part.name} is missing"]) from None
-        if len(content) != part.size:
-            problem = f"{part.name} has {len(content):,} bytes, not {part.size:,}"
-            raise DamageError([problem])
-        with open(into / part.file, "r+b") as file:
-            file.seek(part.begin)
-            file.write(content)
-
-    at_once(receive, _parts(manifest), objects.upload.threads)
 
 
 def at_once(function: Callable[[T], object], items: Iterable[T], threads: int) -> None:
@@ -174,12 +147,3 @@ def at_once(function: Callable[[T], object], items: Iterable[T], threads: int) -
         worker.join()
     if failed:
         raise failed[0]
-
-
-def _parts(manifest: Manifest) -> Iterator[_Part]:
-    for file, record in manifest.files.items():
-        count = max(1, -(-record.size // PART))
-        for index in range(count):
-            begin = index * PART
-            name = file if count == 1 else f"{file}.part-{index:05d}-of-{count:05d}"
-            yield _Part(file, name, begin, min(PART, record.size - begin))

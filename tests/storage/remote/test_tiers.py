@@ -34,7 +34,6 @@ from resilient.progress import Progress
 from resilient.storage.layout import committed_steps
 from resilient.storage.manifest import FileRecord, Manifest
 from resilient.storage.remote import far as far_module
-from resilient.storage.remote import transfer
 from resilient.storage.remote.objects import Objects, StoreError
 from resilient.storage.remote.options import Upload
 from resilient.storage.stores import store_of
@@ -416,21 +415,6 @@ def test_a_slow_link_skips_what_would_be_deleted_anyway(tmp_path, monkeypatch):
     assert far_steps(tmp_path) == [29]
 
 
-def test_large_files_go_in_parts(tmp_path, monkeypatch):
-    monkeypatch.setattr(transfer, "PART", 7_000)
-    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
-    with a.opened():
-        a.save(1)
-    parts = list((tmp_path / "far").glob("step-*/variables/weights.bin.part-*"))
-    assert len(parts) == 3
-    with b.opened():
-        assert b.newest() == (1, True)
-    parts[1].unlink()
-    c = Machine(tmp_path, "c")
-    with c.opened(), pytest.raises(CorruptCheckpointError, match="part-0000"):
-        c.newest()
-
-
 def test_a_directory_of_another_run_is_refused(tmp_path):
     a = Machine(tmp_path, "a")
     with a.opened():
@@ -532,7 +516,7 @@ def test_whatever_a_request_raises_training_goes_on(tmp_path, monkeypatch, caplo
 def test_a_local_copy_that_is_gone_is_told(tmp_path, monkeypatch, caplog):
     a = Machine(tmp_path, "a")
     with a.opened():
-        monkeypatch.setattr(Objects, "put", refuse)
+        monkeypatch.setattr(Objects, "send", refuse)
         a.save(1)
         (a.near / "step-00000001" / "run.json").unlink()
         monkeypatch.undo()

@@ -19,20 +19,28 @@ class Hang:
     def __init__(self, monkeypatch, what):
         self.begun, self.over, self.committed = (threading.Event() for _ in range(3))
         self.error = None
-        self.made, self._threads, put = [], [], Objects.put
+        self.made, self._threads, self._what = [], [], what
+        put, send = Objects.put, Objects.send
 
-        def hanging(objects, name, content):
-            if not self.over.is_set() and name.endswith(what):
-                self.begun.set()
-                assert self.over.wait(60)
-                if self.error is not None:
-                    raise self.error
-            put(objects, name, content)
-            self.made.append(name)
-            if name.endswith("manifest.json"):
-                self.committed.set()
+        def hanging_put(objects, name, content):
+            self._around(name, lambda: put(objects, name, content))
 
-        monkeypatch.setattr(Objects, "put", hanging)
+        def hanging_send(objects, path, name):
+            self._around(name, lambda: send(objects, path, name))
+
+        monkeypatch.setattr(Objects, "put", hanging_put)
+        monkeypatch.setattr(Objects, "send", hanging_send)
+
+    def _around(self, name, request):
+        if not self.over.is_set() and name.endswith(self._what):
+            self.begun.set()
+            assert self.over.wait(60)
+            if self.error is not None:
+                raise self.error
+        request()
+        self.made.append(name)
+        if name.endswith("manifest.json"):
+            self.committed.set()
 
     def wait(self):
         assert self.begun.wait(60)
