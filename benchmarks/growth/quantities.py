@@ -93,7 +93,7 @@ def _commit(store: Store, step: int) -> None:
     with store.staging(Progress(step, 0, step)) as staging:
         store.commit(
             staging,
-            staging.seal(),
+            staging.seal([]),
             metrics={"loss": 1.0, "val_loss": 1.0},
             finished=False,
             environment={},

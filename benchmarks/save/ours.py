@@ -70,7 +70,7 @@ class Ours:
         with self._store.staging(Progress(step, 0, step)) as staging:
             snapshot.write(str(staging.path))
             self._store.commit(
-                staging, staging.seal(), metrics={}, finished=False, environment={}
+                staging, staging.seal([]), metrics={}, finished=False, environment={}
             )
         snapshot.release()
 

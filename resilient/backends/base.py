@@ -116,7 +116,7 @@ class HeldTensors(ABC):
         directory: str,
         part: Part = ALONE,
         names: Collection[str] | None = None,
-    ) -> None:
+    ) -> list[str]:
         """Write the tensors into ``directory``, which exists and is empty.
 
         Args:
@@ -124,15 +124,21 @@ class HeldTensors(ABC):
                 directory afterwards: their names must differ.
             part: Of the checkpoint.
             names: Of the tensors; None: all.
+
+        Returns:
+            The files, relative to ``directory``: a reader needs each of them.
+
+        Raises:
+            OSError: The file system failed, or somebody deleted a file meanwhile.
         """
         held = self.held
         some = held if names is None else {name: held[name] for name in names}
         with plain(directory) as path:
-            self._write(some, path, part)
+            return self._write(some, path, part)
 
     @abstractmethod
-    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> None:
-        """Write some of them into a directory with a plain name."""
+    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> list[str]:
+        """Write some of them into a directory with a plain name; return the files."""
 
     def digests(self, part: Part) -> dict[str, str]:
         """Checksums of what all processes must have alike, by which piece it is.

@@ -11,6 +11,7 @@ plain Zarr, a file for each shard: each process writes the shards that it owns, 
 0 also the rest, and only directories have to be merged.
 """
 
+import errno
 import json
 import math
 import os
@@ -39,39 +40,60 @@ class Held(HeldTensors):
     def _view(self, held: Any) -> Any:
         return held if isinstance(held, Shards) else np.asarray(held)
 
-    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> None:
+    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> list[str]:
         spread = {name: each for name, each in held.items() if isinstance(each, Shards)}
         whole = {
             name: Shards.whole(np.asarray(each))
             for name, each in held.items()
             if name not in spread
         }
-        state = os.path.join(directory, _STATE)
         if not part.index:
-            _write_tree(spread | whole, state, ocdbt=not spread)
-            return
+            return _write_tree(spread | whole, directory, _STATE, ocdbt=not spread)
+        shards = []
         if spread:
+            state = os.path.join(directory, _STATE)
             os.mkdir(state)
-            _write_arrays(spread, _place(state), first=False)
-        _write_tree(whole, os.path.join(directory, part.name), ocdbt=True)
+            shards = _write_arrays(spread, _place(state), first=False)
+        files = _write_tree(whole, directory, part.name, ocdbt=True)
+        return [*(f"{_STATE}/{shard}" for shard in shards), *files]
 
 
-def _write_tree(arrays: Mapping[str, Shards], path: str, *, ocdbt: bool) -> None:
+def _write_tree(
+    arrays: Mapping[str, Shards], directory: str, name: str, *, ocdbt: bool
+) -> list[str]:
+    path = os.path.join(directory, name)
     os.mkdir(path)
-    _write_arrays(arrays, _place(path, ocdbt=ocdbt), first=True)
+    files = _write_arrays(arrays, _place(path, ocdbt=ocdbt), first=True)
+    if ocdbt:
+        files = _files_of_database(path, arrays)
     with open(os.path.join(path, _METADATA), "w", encoding="utf-8") as file:
         file.write(json.dumps(_tree_metadata(arrays, ocdbt=ocdbt)))
+    return [f"{name}/{each}" for each in (_METADATA, *files)]
+
+
+def _files_of_database(path: str, arrays: Mapping[str, Shards]) -> list[str]:
+    """What TensorStore wrote, under names of its own, if no tensor is missing."""
+    names = [f"d/{name}" for name in os.listdir(os.path.join(path, "d"))]
+    sizes = [os.path.getsize(os.path.join(path, name)) for name in names]
+    pieces = [each for array in arrays.values() for each in array.owned.values()]
+    if sum(sizes) < sum(np.asarray(piece).nbytes for piece in pieces):
+        number = errno.ENOENT
+        raise FileNotFoundError(number, os.strerror(number), os.path.join(path, "d"))
+    return ["manifest.ocdbt", *names]
 
 
 def _write_arrays(
     arrays: Mapping[str, Shards], place: dict[str, Any], *, first: bool
-) -> None:
+) -> list[str]:
     """Write the shards that this process owns, in one transaction, without a copy.
 
     Args:
         arrays: By name.
         place: Of all arrays, for TensorStore.
         first: Also write shape and dtype of each array. One process does.
+
+    Returns:
+        The keys that were written.
     """
     # The others must not read metadata that may not have been written yet.
     how = {"create": True} if first else {"open": True, "assume_metadata": True}
@@ -83,10 +105,12 @@ def _write_arrays(
         name: ts.open(_spec(array) | how, kvstore=store / f"{name}/", context=_WRITING)
         for name, array in arrays.items()
     }
-    writing = []
+    writing, keys = [], [f"{name}/.zarray" for name in arrays] if first else []
     for name, opened in opening.items():
-        stored = opened.result()
+        stored, sizes = opened.result(), arrays[name].shard_shape
         for at, shard in arrays[name].owned.items():
+            numbers = [str(a // max(1, n)) for a, n in zip(at, sizes, strict=True)]
+            keys.append(f"{name}/{'.'.join(numbers) or '0'}")
             piece = np.asarray(shard)
             index = tuple(slice(a, a + n) for a, n in zip(at, piece.shape, strict=True))
             written = stored[index].write(
@@ -96,6 +120,7 @@ def _write_arrays(
     for each in writing:
         each.result()
     transaction.commit_sync()
+    return keys
 
 
 def _place(path: str, *, ocdbt: bool = False) -> dict[str, Any]:

@@ -33,18 +33,19 @@ class Held(HeldTensors):
     def _view(self, held: tf.Tensor) -> np.ndarray:
         return to_numpy(held)
 
-    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> None:
+    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> list[str]:
+        prefix = os.path.join(part.name, _PREFIX) if part.index else _PREFIX
         if part.index:
-            directory = os.path.join(directory, part.name)
-            os.mkdir(directory)
+            os.mkdir(os.path.join(directory, part.name))
         saved = dict(held) or {_NOTHING: tf.constant(0)}
         with tf.device(CPU):
             tf.raw_ops.SaveV2(
-                prefix=os.path.join(directory, _PREFIX),
+                prefix=os.path.join(directory, prefix),
                 tensor_names=list(saved),
                 shape_and_slices=[""] * len(saved),
                 tensors=list(saved.values()),
             )
+        return [f"{prefix}.index", f"{prefix}.data-00000-of-00001"]
 
 
 def read(directory: str, part: Part, *, lazy: bool) -> dict[str, np.ndarray]:

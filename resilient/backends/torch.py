@@ -183,7 +183,7 @@ class _Copies(HeldTensors):
     def _view(self, held: torch.Tensor) -> np.ndarray:
         return to_numpy(held)
 
-    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> None:
+    def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> list[str]:
         found: dict[str, torch.Tensor] = {}
         for name, tensor in held.items():
             spread = self.spread.get(name)
@@ -191,7 +191,7 @@ class _Copies(HeldTensors):
                 found[name] = tensor
             elif spread is not None and spread.is_owned() and tensor.numel():
                 found[spread.piece(name)] = tensor
-        torch_files.write(found, directory, part)
+        return [torch_files.write(found, directory, part)]
 
     def digests(self, part: Part) -> dict[str, str]:
         if part.count == 1:

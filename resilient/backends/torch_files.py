@@ -38,10 +38,10 @@ def piece_name(name: str, offsets: Sequence[int]) -> str:
     return f"{name}{_AT}{'.'.join(map(str, offsets))}"
 
 
-def write(tensors: Mapping[str, torch.Tensor], directory: str, part: Part) -> None:
-    """Write the tensors and pieces of a rank, on the CPU, into a directory."""
-    path = os.path.join(directory, _file(part.index, part.count))
-    with open(path, "wb", buffering=_BUFFER) as file:
+def write(tensors: Mapping[str, torch.Tensor], directory: str, part: Part) -> str:
+    """Write the tensors and pieces of a rank, on the CPU; return the file's name."""
+    name = _file(part.index, part.count)
+    with open(os.path.join(directory, name), "wb", buffering=_BUFFER) as file:
         try:
             # CRC-32 takes as long as writing, and the manifest has a better checksum.
             with config.patch({"save.compute_crc32": False}):
@@ -50,6 +50,7 @@ def write(tensors: Mapping[str, torch.Tensor], directory: str, part: Part) -> No
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from error
             raise
+    return name
 
 
 def read(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from resilient.distributed.group import Group
 from resilient.errors import CheckpointWriteError, ResilientError
-from resilient.saving.snapshot import Snapshot
+from resilient.saving.snapshot import VARIABLES, Snapshot
 from resilient.serialization.schema import from_json
 from resilient.storage import commit, layout
 from resilient.storage.manifest import FileRecord
@@ -110,9 +110,10 @@ def contribute(group: Group, directory: Path, snapshot: Snapshot) -> None:
     mine: Exception | None = None
     try:
         with commit.part(path, snapshot.progress) as staging:
-            variables = snapshot.write_state(staging.path)
-            snapshot.tensors.write(variables, snapshot.part)
-            files = staging.seal()
+            written = snapshot.write_state(staging.path)
+            variables = os.path.join(staging.path, VARIABLES)
+            names = snapshot.tensors.write(variables, snapshot.part)
+            files = staging.seal([*written, *(f"{VARIABLES}/{n}" for n in names)])
         digests = snapshot.tensors.digests(snapshot.part)
         report = Report(files=files, digests=digests)
     except Exception as error:

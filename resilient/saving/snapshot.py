@@ -62,11 +62,13 @@ class Snapshot:
     stall: float = 0.0
     postponed: bool = False
 
-    def write_state(self, directory: str | os.PathLike[str]) -> str:
+    def write_state(self, directory: str | os.PathLike[str]) -> list[str]:
         """Write everything but the tensors into an empty directory.
 
+        Makes a directory in it for the tensors, ``VARIABLES``.
+
         Returns:
-            A directory in it for the tensors.
+            The files, relative to the directory.
 
         Raises:
             NotSupportedError: It could not be read back.
@@ -87,6 +89,5 @@ class Snapshot:
                 os.mkdir(os.path.join(directory, folder))
             with open(os.path.join(directory, path), "wb") as file:
                 file.write(raw)
-        variables = os.path.join(directory, VARIABLES)
-        os.mkdir(variables)
-        return variables
+        os.mkdir(os.path.join(directory, VARIABLES))
+        return list(paths(self.part))

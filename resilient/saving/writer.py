@@ -70,15 +70,18 @@ class Unchanged:
         # With their unchanged tensors.
         self._committed = deque[tuple[Checkpoint, _Digests]](maxlen=2)
 
-    def write(self, snapshot: Snapshot, variables: str) -> dict[str, FileRecord]:
-        """Write all tensors of a snapshot, and return the files that were linked.
+    def write(
+        self, snapshot: Snapshot, directory: str
+    ) -> tuple[list[str], dict[str, FileRecord]]:
+        """Write all tensors of a snapshot.
 
         Args:
             snapshot: The snapshot.
-            variables: A directory for its tensors, in the staging directory.
+            directory: The staging directory, with one for its tensors.
 
         Returns:
-            On disk already, and read: by path in the staging directory.
+            The files that were written; and those that were linked, which are on disk
+            already, and read. By path in the staging directory.
 
         Raises:
             OSError: The file system failed.
@@ -86,22 +89,24 @@ class Unchanged:
         # If this save fails, what is known of the tensors is still true.
         tensors, alone = snapshot.tensors, snapshot.part.count == 1
         self._group = self._unchanged(tensors.arrays) if alone else {}
+        variables = os.path.join(directory, VARIABLES)
         if not self._group:
-            tensors.write(variables, snapshot.part)
-            return {}
+            names = tensors.write(variables, snapshot.part)
+            return [f"{VARIABLES}/{name}" for name in names], {}
         changed = [name for name in tensors.arrays if name not in self._group]
-        tensors.write(variables, names=changed)
+        names = tensors.write(variables, names=changed)
+        written = [f"{VARIABLES}/{name}" for name in names]
         source = self._source(snapshot.progress.step)
         folder = os.path.join(variables, UNCHANGED)
         if source is not None:
             try:
-                return _link(source, os.path.dirname(variables))
+                return written, _link(source, directory)
             except OSError as error:
                 logger.info("Unchanged tensors are written again: %s", error)
                 shutil.rmtree(folder, ignore_errors=True)
         os.mkdir(folder)
-        tensors.write(folder, names=list(self._group))
-        return {}
+        names = tensors.write(folder, names=list(self._group))
+        return [*written, *(f"{VARIABLES}/{UNCHANGED}/{n}" for n in names)], {}
 
     def committed(self, checkpoint: Checkpoint) -> None:
         """Note that what was written last is this checkpoint."""
@@ -185,8 +190,9 @@ def commit(
     """
     parts, at = Parts(group, snapshot), snapshot.progress
     with parts.committing(), store.staging(at, snapshot.staging) as staging:
-        variables = snapshot.write_state(staging.path)
-        files = staging.seal(unchanged.write(snapshot, variables))
+        state = snapshot.write_state(staging.path)
+        tensors, linked = unchanged.write(snapshot, os.fspath(staging.path))
+        files = staging.seal([*state, *tensors], linked)
         checkpoint = store.commit(
             staging,
             files | parts.gather(staging.path),

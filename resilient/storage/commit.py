@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -47,27 +47,30 @@ class Staging:
         self._flush = Flush(path, beside)
 
     def seal(
-        self, linked: Mapping[str, FileRecord] | None = None
+        self, written: Collection[str], linked: Mapping[str, FileRecord] | None = None
     ) -> dict[str, FileRecord]:
         """Record every file, and wait until it is on disk.
 
         Args:
+            written: Files that have to be there; more may be.
             linked: Files that are on disk already, and were read to be recorded.
 
         Returns:
             The files, by path relative to the directory.
 
         Raises:
-            OSError: The file system failed, or the directory was replaced: TensorFlow
-                creates missing directories, and a new one lacks earlier files.
+            OSError: The file system failed, or something deleted a file or replaced
+                the directory: TensorFlow creates missing ones.
         """
         self._flush.finish()
-        if not os.path.samestat(self._identity, os.stat(self.path)):
-            raise FileNotFoundError(
-                errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(self.path)
-            )
+        found = set(_names(os.fspath(self.path)))
+        same = os.path.samestat(self._identity, os.stat(self.path))
+        gone = [name for name in written if name not in found]
+        if gone or not same:
+            path = os.path.join(self.path, *gone[:1])
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         records = dict(linked or {})
-        names = [n for n in _names(os.fspath(self.path)) if n not in records]
+        names = sorted(found - records.keys())
         if self._beside is None:
             return records | {n: _record(self.path, n, wait=True) for n in names}
         paths = [os.path.join(self.path, name) for name in names]

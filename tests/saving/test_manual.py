@@ -1,5 +1,6 @@
 """Checkpoints of variables: every byte comes back, or nothing is changed."""
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import resilient
 from resilient.backends import get_backend
 from resilient.backends.arrays import DTYPES
+from resilient.storage.commit import Staging
 
 BACKEND = keras.backend.backend()
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't")
@@ -137,6 +139,34 @@ def test_checkpoints_that_are_gone_are_not_taken_for_a_beginning(
         for _ in range(2):
             with pytest.raises(resilient.CheckpointNotFoundError, match="has saved"):
                 checkpoints.restore()
+
+
+def test_a_file_that_is_deleted_while_it_is_staged_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever it is: what is left is no checkpoint."""
+    variables, seal = make_variables(), Staging.seal
+    deleted: list[Path | None] = []
+
+    def one_less(staging: Staging, *args: Any) -> Any:
+        files = sorted(path for path in staging.path.rglob("*") if path.is_file())
+        if len(deleted) < len(files):
+            files[len(deleted)].unlink()
+            deleted.append(files[len(deleted)])
+        else:
+            deleted.append(None)
+        return seal(staging, *args)
+
+    with resilient.Checkpoints(tmp_path / "run", variables) as checkpoints:
+        checkpoints.save(1)
+        monkeypatch.setattr(Staging, "seal", one_less)
+        while not deleted or deleted[-1] is not None:
+            before = len(deleted)
+            with contextlib.suppress(resilient.CheckpointWriteError):
+                checkpoints.save(2)
+            assert len(deleted) == before + 1
+            assert checkpoints.restore() == (2 if deleted[-1] is None else 1)
+    assert len(deleted) > 3
 
 
 def test_variables_need_no_name_and_have_to_be_variables(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def commit(store, progress, write, *, metrics=(), finished=False, environment=()
         write(os.fspath(staging.path))
         return store.commit(
             staging,
-            staging.seal(),
+            staging.seal([]),
             metrics=dict(metrics),
             finished=finished,
             environment=dict(environment),

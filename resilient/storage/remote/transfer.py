@@ -98,11 +98,11 @@ def fetch(manifest: Manifest, prefix: str, objects: Objects, directory: Path) ->
     with commit.staging(path, manifest.progress) as staging:
         _make_room(path, manifest.files)
         at_once(receive, manifest.files, objects.upload.connections)
-        written = staging.seal()
+        written = staging.seal(manifest.files)
         problems = [
             f"{name} does not match its checksum"
             for name, record in manifest.files.items()
-            if name not in written or not written[name].matches(record)
+            if not written[name].matches(record)
         ]
         if problems:
             raise DamageError(problems)
