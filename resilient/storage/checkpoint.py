@@ -104,7 +104,7 @@ class Checkpoint(Manifest):
     @classmethod
     def of(cls, manifest: Manifest, path: Path) -> "Checkpoint":
         """The committed directory with this manifest."""
-        return cls(**vars(manifest), path=path)
+        return cls(**vars(manifest) | {"path": path})
 
     def verify(self) -> list[str]:
         """Compare every byte; return a line for each file with a problem.

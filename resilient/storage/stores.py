@@ -100,5 +100,5 @@ def looked_at(checkpoint_dir: CheckpointDir) -> Iterator[Store]:
         return
     with tempfile.TemporaryDirectory(prefix="keras-resilient-") as directory:
         store = TieredStore(address, directory, Upload())
-        store.look()
+        store.refresh()
         yield store

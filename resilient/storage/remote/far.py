@@ -11,8 +11,8 @@ A name is used only once, so a kill in the middle of an upload leaves objects th
 nobody reads, and two writers never write the same object.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from resilient.errors import (
     CorruptCheckpointError,
@@ -20,65 +20,80 @@ from resilient.errors import (
     NotSupportedError,
 )
 from resilient.policies import KeepPolicy
+from resilient.serialization.schema import SchemaError
 from resilient.storage.checkpoint import Checkpoint, DamageError
-from resilient.storage.layout import LAST_STEP, MANIFEST
-from resilient.storage.manifest import Manifest
+from resilient.storage.files import JSON_BYTES
+from resilient.storage.layout import LAST_STEP, MANIFEST, committed_name
+from resilient.storage.manifest import Manifest, ManifestError
 from resilient.storage.remote import claims
-from resilient.storage.remote.claims import Claims, SchemaError, Uploaded
-from resilient.storage.remote.committed import (
-    Committed,
-    FarCheckpoint,
-    Unreadable,
-    look_at,
-)
+from resilient.storage.remote.claims import Claims, Uploaded
 from resilient.storage.remote.objects import Objects, StoreError
 from resilient.storage.remote.transfer import Transfer, at_once, fetch
-
-K = TypeVar("K", bound=Committed)
 
 _NEWEST = "newest"
 _SMALL = 16  # small requests at the same time
 
 
+@dataclass(frozen=True)
+class Commit:
+    """A commit in the store.
+
+    Attributes:
+        uploaded: Its name.
+        checkpoint: What it is in the local directory, once it is fetched; None if that
+            is unknown.
+        why: Why it is unknown.
+    """
+
+    uploaded: Uploaded
+    checkpoint: Checkpoint | None = None
+    why: ManifestError | NotSupportedError | None = None
+
+
 class Far:
-    """A run in an object store, as of when somebody last looked.
+    """A run in an object store, as of the last ``refresh``.
 
     Args:
         objects: Below its address.
+        directory: The local directory.
 
     Attributes:
         claims: Who owns it; None if there is no run.
-        found: The committed checkpoints that are part of the run, by step.
-        unreadable: The unreadable ones that are part of it, by step.
+        found: The commits that are part of the run, by step.
         names: Every object, with its size in bytes.
     """
 
-    def __init__(self, objects: Objects) -> None:
-        self.objects = objects
+    def __init__(self, objects: Objects, directory: Path) -> None:
+        self.objects, self._directory = objects, directory
         self.claims: Claims | None = None
-        self.found: dict[int, FarCheckpoint] = {}
-        self.unreadable: dict[int, Unreadable] = {}
+        self.found: dict[int, Commit] = {}
         self.names: dict[str, int] = {}
         self._mine: str | None = None
         self._count = 0
 
-    def again(self) -> "Far":
+    def with_own_client(self) -> "Far":
         """The same, with requests of its own, and owned by nobody here."""
-        far = Far(Objects(self.objects.address, self.objects.upload))
-        far.found, far.unreadable = dict(self.found), dict(self.unreadable)
+        far = Far(Objects(self.objects.address, self.objects.upload), self._directory)
+        far.found = dict(self.found)
         return far
 
-    def look(self) -> None:
+    @property
+    def checkpoints(self) -> dict[int, Checkpoint]:
+        """The checkpoints whose manifests can be read, by step."""
+        known = {step: each.checkpoint for step, each in {**self.found}.items()}
+        return {step: each for step, each in known.items() if each is not None}
+
+    def refresh(self) -> None:
         """List the store's contents.
 
         Raises:
             StoreError: The store does not say.
             CorruptCheckpointError: ``claims.json`` is something else.
         """
-        self.found, self.unreadable = {}, {}
+        self.found = {}
         self.claims, self.names = self._read_claims(), self.objects.names()
         self._count = 0
-        at_once(self._look_at, self._part_of_the_run(), _SMALL)
+        at_once(self._read, self._part_of_the_run(), _SMALL)
 
     def stop_others(self) -> None:
         """Stop everybody else from committing; existing commits still count.
@@ -86,48 +101,46 @@ class Far:
         Raises:
             StoreError: The store does not take it.
         """
-        nobody = Claims.of_this_process(self.claims, LAST_STEP)
+        nobody = Claims.following(self.claims, LAST_STEP, claims.new_id())
         self.objects.put(claims.NAME, nobody.to_bytes())
 
-    def prepare(self, until: int) -> Claims:
-        """What ``take`` is to write so that this process owns the run.
+    def take(self, mine: str, until: int) -> None:
+        """Take over the run.
 
         Args:
-            until: The last step that still counts; -1 for none.
-        """
-        former = self.claims
-        if former is not None:
-            every: list[Committed] = [*self.found.values(), *self.unreadable.values()]
-            former = former.without({each.uploaded.claim for each in every})
-        return Claims.of_this_process(former, until)
-
-    def take(self, mine: Claims) -> None:
-        """Take over the run.
+            mine: The claim to own it under.
+            until: The last step of former claims that still counts; -1 for none.
 
         Raises:
             StoreError: The store does not take it.
         """
-        self.objects.put(claims.NAME, mine.to_bytes())
-        self.claims, self._mine, self._count = mine, mine.owner, 0
-        self.found = _of(mine, self.found)
-        self.unreadable = _of(mine, self.unreadable)
+        used = {each.uploaded.claim for each in self.found.values()}
+        former = None if self.claims is None else self.claims.without_unused(used)
+        taken = Claims.following(former, until, mine)
+        self.objects.put(claims.NAME, taken.to_bytes())
+        self.claims, self._mine, self._count = taken, mine, 0
+        self.found = {
+            step: each
+            for step, each in self.found.items()
+            if taken.rank(each.uploaded) is not None
+        }
 
     def is_mine(self, sent: Transfer) -> bool:
         """Whether an upload goes on under the claim that owns the run."""
-        uploaded = Uploaded.parse(sent.prefix)
-        return uploaded is not None and uploaded.claim == self._mine
+        return sent.uploaded.claim == self._mine
 
     def has(self, near: Manifest) -> bool:
         """Whether this very checkpoint is in the store."""
-        far = self.found.get(near.progress.step)
-        return far is not None and far.manifest.to_bytes() == near.to_bytes()
+        far = self.checkpoints.get(near.progress.step)
+        return far is not None and far.to_bytes() == near.to_bytes()
 
     def transfer(self, near: Checkpoint) -> Transfer:
         """The upload of a checkpoint, under its own name."""
         assert self._mine is not None
         self._count += 1
-        name = Uploaded(near.step, self._mine, self._count)
-        return Transfer(near, str(name), self.objects)
+        return Transfer(
+            near, Uploaded(near.step, self._mine, self._count), self.objects
+        )
 
     def commit(self, sent: Transfer) -> None:
         """Commit an upload as a checkpoint of the run, and delete a former one.
@@ -137,17 +150,16 @@ class Far:
             GoneError: The local checkpoint no longer exists.
             StoreError: The store fails.
         """
-        manifest = sent.commit(self.require_mine)
-        uploaded = Uploaded.parse(sent.prefix)
-        assert uploaded is not None
-        former = self.unreadable.pop(uploaded.step, self.found.get(uploaded.step))
-        self.found[uploaded.step] = FarCheckpoint(uploaded, manifest)
-        self.objects.put(_NEWEST, sent.prefix.encode())
+        self.check_mine()
+        sent.commit()
+        former = self.found.get(sent.near.step)
+        self.found[sent.near.step] = Commit(sent.uploaded, sent.near)
+        self.objects.put(_NEWEST, str(sent.uploaded).encode())
         if former is not None:
             self._delete(former)
 
-    def fetch(self, step: int, directory: Path) -> None:
-        """Download a checkpoint into a local directory.
+    def fetch(self, step: int) -> None:
+        """Download a checkpoint into the local directory.
 
         Raises:
             DamageError: It does not match its manifest.
@@ -155,11 +167,15 @@ class Far:
             StoreError: The store fails.
             CheckpointWriteError: The local file system does.
         """
-        if step in self.unreadable:
-            why = self.unreadable[step].why
-            raise why if isinstance(why, NotSupportedError) else DamageError([str(why)])
         far = self.found[step]
-        fetch(far.manifest, str(far.uploaded), self.objects, directory)
+        if far.checkpoint is None:
+            unknown = far.why
+            raise (
+                unknown
+                if isinstance(unknown, NotSupportedError)
+                else DamageError([str(unknown)])
+            )
+        fetch(far.checkpoint, str(far.uploaded), self.objects)
 
     def prune(self, keep: KeepPolicy, upto: int) -> list[int]:
         """Delete what the policy does not select; never the newest.
@@ -171,11 +187,11 @@ class Far:
         Raises:
             StoreError: The store fails.
         """
-        known = {step: far for step, far in self.found.items() if step <= upto}
+        known = {step: far for step, far in self.checkpoints.items() if step <= upto}
         kept = keep.select(known.values()) | set(sorted(known)[-1:])
         doomed = sorted(known.keys() - kept)
         if doomed and self._mine is not None:
-            self.require_mine()
+            self.check_mine()
         for step in doomed:
             self._delete(self.found.pop(step))
         return doomed
@@ -196,7 +212,7 @@ class Far:
         )
         self.names = {}
 
-    def require_mine(self) -> None:
+    def check_mine(self) -> None:
         """Raise where another attempt has claimed the run since.
 
         Raises:
@@ -251,24 +267,25 @@ class Far:
         except FileNotFoundError:
             return None
 
-    def _look_at(self, uploaded: Uploaded) -> None:
-        found = look_at(uploaded, self.objects)
-        if isinstance(found, FarCheckpoint):
-            self.found[uploaded.step] = found
-        elif found is not None:
-            self.unreadable[uploaded.step] = found
+    def _read(self, uploaded: Uploaded) -> None:
+        """Read a commit, unless it has been deleted, whatever a listing says."""
+        step = uploaded.step
+        try:
+            raw = self.objects.get(f"{uploaded}/{MANIFEST}", JSON_BYTES)
+            manifest = Manifest.from_bytes(raw)
+            if manifest.progress.step != step:
+                raise ManifestError(f"belongs to step {manifest.progress.step:,}")
+        except FileNotFoundError:
+            return
+        except (ManifestError, NotSupportedError) as error:
+            self.found[step] = Commit(uploaded, why=error)
+        else:
+            checkpoint = Checkpoint.of(manifest, self._directory / committed_name(step))
+            self.found[step] = Commit(uploaded, checkpoint)
 
-    def _delete(self, far: Committed) -> None:
+    def _delete(self, far: Commit) -> None:
         """The commit first; then what is there, whatever the manifest says."""
         name = str(far.uploaded)
         self.objects.delete([f"{name}/{MANIFEST}"])
         left = [f"{name}/{each}" for each in self.objects.names(name)]
         at_once(lambda each: self.objects.delete([each]), left, _SMALL)
-
-
-def _of(run: Claims, known: dict[int, K]) -> dict[int, K]:
-    return {
-        step: each
-        for step, each in known.items()
-        if run.rank(each.uploaded) is not None
-    }

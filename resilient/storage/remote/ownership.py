@@ -16,11 +16,10 @@ from resilient.storage import layout, quarantine, refusals
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.manifest import ManifestError
 from resilient.storage.remote.address import Address
-from resilient.storage.remote.claims import Claims
+from resilient.storage.remote.claims import LocalCopy, new_id
 from resilient.storage.remote.far import Far
-from resilient.storage.remote.near import Near
 from resilient.storage.remote.objects import StoreError
-from resilient.storage.remote.side_files import SideFiles
+from resilient.storage.remote.uploader import SideFiles
 
 logger = logging.getLogger(__name__)
 
@@ -36,19 +35,17 @@ class Ownership:
     def __init__(self, far: Far, directory: Path) -> None:
         self._far, self._directory = far, directory
         self._address = far.objects.address
-        self._mine, self._lock = False, threading.Lock()
-        self._prepared: dict[int, Claims] = {}  # what a store that fails has not taken
+        self._mine, self._next, self._lock = False, new_id(), threading.Lock()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Make the local directory a copy, if the store is further ahead.
 
         Raises:
             CheckpointReadError: The store does not answer.
         """
         with explained(self._address):
-            self._far.look()
-            near = Near.read(self._directory, self._address)
-            self._require_same_run(near, anew=False)
+            self._far.refresh()
+            self._check_same_run(anew=False)
             if not self._is_up_to_date():
                 self._follow(anew=False)
 
@@ -63,22 +60,22 @@ class Ownership:
                 nothing to go on from.
             CheckpointMismatchError: The two are of different runs.
         """
-        self._mine, follows = False, False
-        near = Near.read(self._directory, self._address)
+        follows = False
+        known = LocalCopy.read(self._directory, self._address)
         try:
-            self._far.look()
-            self._require_same_run(near, anew=anew)
+            self._far.refresh()
+            self._check_same_run(anew=anew)
             follows = not self._is_up_to_date()
             if follows and self._far.claims is not None:
                 # It may be running. What it commits and deletes until its next commit
                 # is refused would be unknown here.
                 self._far.stop_others()
-                self._far.look()
+                self._far.refresh()
             if follows:
                 self._follow(anew)
             self._claim()
         except StoreError as error:
-            if follows or near is None or not layout.committed_steps(self._directory):
+            if follows or known is None or not layout.committed_steps(self._directory):
                 raise refusals.unreachable(self._address, error) from None
             logger.warning(
                 "The object store does not answer: %s. The run continues from %s, "
@@ -95,65 +92,60 @@ class Ownership:
             StoreError: The store still fails.
         """
         if not self._mine:
-            self._far.look()
+            self._far.refresh()
             if not self._is_up_to_date():
-                self._far.require_mine()
-            self._claim()
-        elif self._near().until is not None:
+                self._far.check_mine()
+        if not self._mine or self._local().until is not None:
             self._claim()
 
     def steps(self) -> set[int]:
         """Those in the store, without what was abandoned here."""
         with self._lock:
-            until = self._near().until
-        every = {*self._far.found, *self._far.unreadable}
-        return {step for step in every if until is None or step <= until}
+            until = self._local().until
+        return {s for s in {**self._far.found} if until is None or s <= until}
 
     def abandon_after(self, step: int) -> None:
-        """What is after a step is no part of the run; ``settle`` tells the store."""
+        """What is after a step is no part of the run; ``settle`` informs the store."""
         with self._lock:
-            near = self._near()
-            until = step if near.until is None else min(step, near.until)
-            replace(near, until=until).write(self._directory)
+            local = self._local()
+            until = step if local.until is None else min(step, local.until)
+            replace(local, until=until).write(self._directory)
 
     def _claim(self) -> None:
         with self._lock:
-            near = self._near()
-            newest = max([*self._far.found, *self._far.unreadable], default=-1)
-            at = newest if near.until is None else near.until
-            mine = self._prepared.get(at) or self._far.prepare(at)
-            self._prepared = {at: mine}
-            near.claiming(mine.owner).write(self._directory)
-        self._far.take(mine)
-        self._prepared = {}
+            local = self._local()
+            local.claiming(self._next).write(self._directory)
+        newest = max(self._far.found, default=-1)
+        self._far.take(self._next, newest if local.until is None else local.until)
         with self._lock:
-            now = self._near()
-            until = None if now.until == near.until else now.until
-            own = Near(near.address, [mine.owner], until, begun=True)
-            own.write(self._directory)
-        self._mine = True
+            now = self._local()
+            until = None if now.until == local.until else now.until
+            claims = [self._next]
+            LocalCopy(now.address, claims, until, begun=True).write(self._directory)
+        self._mine, self._next = True, new_id()
 
-    def _near(self) -> Near:
-        known = Near.read(self._directory, self._address)
-        return known or Near(str(self._address), [])
+    def _local(self) -> LocalCopy:
+        known = LocalCopy.read(self._directory, self._address)
+        return known or LocalCopy(str(self._address), [])
 
     def _is_up_to_date(self) -> bool:
-        claims, near = self._far.claims, self._near()
-        return not near.begun if claims is None else claims.owner in near.claims
+        claims, local = self._far.claims, self._local()
+        return not local.begun if claims is None else claims.owner in local.claims
 
-    def _require_same_run(self, near: Near | None, *, anew: bool) -> None:
+    def _check_same_run(self, *, anew: bool) -> None:
+        known = LocalCopy.read(self._directory, self._address)
         steps = layout.committed_steps(self._directory)
         problem = None
-        if near is None and self._far.claims is not None:
+        if known is None and self._far.claims is not None:
             problem = "The local directory has checkpoints of another run."
-        elif near is not None and near.begun and self._far.claims is None:
+        elif known is not None and known.begun and self._far.claims is None:
             problem = "The object store no longer has anything of this run."
         if anew or not steps or problem is None:
             return
         raise CheckpointMismatchError(
             problem,
             received=f"{self._directory} has a checkpoint of step {steps[-1]:,}; "
-            f"{self._address} " + ("is another run" if near is None else "is empty"),
+            f"{self._address} " + ("is another run" if known is None else "is empty"),
             hint=f"To continue from the object store, delete {self._directory} or "
             'pass another local_dir. To start over, pass resume="never".',
         )

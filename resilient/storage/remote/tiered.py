@@ -53,7 +53,7 @@ class TieredStore(Store):
         self.address, self.objects = address, Objects(address, upload)
         _require_apart(self.directory, address)
         self._keep_near = keep_policy(upload.keep_local)
-        self._far = Far(self.objects)
+        self._far = Far(self.objects, self.directory)
         self._ownership = Ownership(self._far, self.directory)
         self._uploader: Uploader | None = None
         self._prunes: KeepPolicy | None = None
@@ -86,7 +86,7 @@ class TieredStore(Store):
                 self._uploader = None
                 uploader.close(0.0 if uploader.waiting else _LAST_EVENTS)
                 # A request that hangs leaves the thread with what it had.
-                self._far = self._far.again()
+                self._far = self._far.with_own_client()
                 self._ownership = Ownership(self._far, self.directory)
 
     @contextlib.contextmanager
@@ -94,10 +94,10 @@ class TieredStore(Store):
         """As of ``Store``; what is newer in the object store is found as well."""
         layout.make_directory(self.directory)
         with super().looking():
-            self.look()
+            self.refresh()
             yield
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Find what is in the object store, where nobody else uses the directory.
 
         Raises:
@@ -105,7 +105,7 @@ class TieredStore(Store):
             CheckpointWriteError: The local file system fails.
         """
         with refusals.of_local_copy(self.directory):
-            self._ownership.look()
+            self._ownership.refresh()
 
     def uploaded(self, seconds: float) -> bool:
         """See ``Store``."""
@@ -129,12 +129,8 @@ class TieredStore(Store):
     def checkpoints(self, *, to_look: bool = False) -> list[Checkpoint]:
         """As of ``Store``; also those that are only in the object store."""
         near = {each.step: each for each in super().checkpoints(to_look=to_look)}
-        found, counts = {**self._far.found}, self._ownership.steps()
-        far = {
-            step: Checkpoint.of(each.manifest, self._path(step))
-            for step, each in found.items()
-            if step not in near and step in counts
-        }
+        counts, far = self._ownership.steps(), self._far.checkpoints
+        far = {step: each for step, each in far.items() if step in counts}
         return [each for _, each in sorted({**far, **near}.items())]
 
     def steps(self) -> list[int]:
@@ -230,13 +226,12 @@ class TieredStore(Store):
                 raise refusals.damaged(self._path(step), str(error)) from None
 
     def _fetch(self, step: int) -> None:
-        far = self._far.found.get(step)
+        far = self._far.checkpoints.get(step)
         if far is not None:
-            nbytes = sum(record.size for record in far.manifest.files.values())
-            size = display.size(nbytes)
+            size = display.size(far.nbytes)
             self.say(f"Fetching the checkpoint of step {step:,} ({size}) from {self}")
         with explained(self.address):
-            self._far.fetch(step, self.directory)
+            self._far.fetch(step)
 
     def _abandon_after(self, step: int) -> None:
         if self._uploader is not None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from resilient.storage import commit, files, layout
 from resilient.storage.checkpoint import Checkpoint, DamageError
-from resilient.storage.manifest import Manifest
+from resilient.storage.remote.claims import Uploaded
 from resilient.storage.remote.objects import Objects
 
 T = TypeVar("T")
@@ -22,12 +22,12 @@ class Transfer:
 
     Args:
         near: The checkpoint.
-        prefix: Its name in the store.
+        uploaded: Its name in the store.
         objects: The store.
     """
 
-    def __init__(self, near: Checkpoint, prefix: str, objects: Objects) -> None:
-        self.near, self.prefix = near, prefix
+    def __init__(self, near: Checkpoint, uploaded: Uploaded, objects: Objects) -> None:
+        self.near, self.uploaded = near, uploaded
         self._objects = objects
         self._sent: set[str] = set()
 
@@ -46,7 +46,7 @@ class Transfer:
             if not wanted():
                 raise GoneError(f"{self.near.path} is not wanted any more")
             try:
-                self._objects.send(self.near.path / name, f"{self.prefix}/{name}")
+                self._objects.send(self.near.path / name, f"{self.uploaded}/{name}")
             except FileNotFoundError as error:
                 raise GoneError(error) from None
             self._sent.add(name)
@@ -54,59 +54,56 @@ class Transfer:
         left = [name for name in self.near.files if name not in self._sent]
         at_once(send, left, self._objects.upload.connections)
 
-    def commit(self, before: Callable[[], None]) -> Manifest:
+    def commit(self) -> None:
         """Upload the manifest: from now on the checkpoint is in the store.
-
-        Args:
-            before: Raises where it must not be.
-
-        Returns:
-            The manifest.
 
         Raises:
             GoneError: Another checkpoint has taken its place meanwhile.
             StoreError: The store fails.
         """
-        before()
         try:
             raw = files.read_file(self.near.path, layout.MANIFEST, files.JSON_BYTES)
         except FileNotFoundError as error:
             raise GoneError(error) from None
         if raw != self.near.to_bytes():
             raise GoneError(f"{self.near.path} was replaced")
-        self._objects.put(f"{self.prefix}/{layout.MANIFEST}", raw)
-        return Manifest.from_bytes(raw)
+        self._objects.put(f"{self.uploaded}/{layout.MANIFEST}", raw)
 
 
-def fetch(manifest: Manifest, prefix: str, objects: Objects, directory: Path) -> None:
+def fetch(wanted: Checkpoint, prefix: str, objects: Objects) -> None:
     """Make a checkpoint of the store one of a local directory, all of it or nothing.
+
+    Args:
+        wanted: What it will be.
+        prefix: Its name in the store.
+        objects: The store.
 
     Raises:
         DamageError: It is not what its manifest says.
         StoreError: The store fails.
         CheckpointWriteError: The local file system does.
     """
-    path = directory / layout.staging_name(manifest.progress.step)
+    path = wanted.path.with_name(layout.staging_name(wanted.step))
 
     def receive(name: str) -> None:
         try:
-            nbytes = manifest.files[name].size
+            nbytes = wanted.files[name].size
             objects.receive(f"{prefix}/{name}", path / name, nbytes)
         except FileNotFoundError:
             raise DamageError([f"{name} is missing"]) from None
 
-    with commit.staging(path, manifest.progress) as staging:
-        _make_room(path, manifest.files)
-        at_once(receive, manifest.files, objects.upload.connections)
-        written = staging.seal(manifest.files)
+    with commit.staging(path, wanted.progress) as staging:
+        _make_room(path, wanted.files)
+        at_once(receive, wanted.files, objects.upload.connections)
+        written = staging.seal(wanted.files)
         problems = [
             f"{name} does not match its checksum"
-            for name, record in manifest.files.items()
+            for name, record in wanted.files.items()
             if not written[name].matches(record)
         ]
         if problems:
             raise DamageError(problems)
-        commit.publish(staging, manifest)
+        commit.publish(staging, wanted)
 
 
 def _make_room(directory: Path, names: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ unavailable, everything stays in the local directory and is retried.
 
 import contextlib
 import logging
+import os
 import threading
 import time
 import weakref
@@ -17,11 +18,10 @@ from pathlib import Path
 from resilient.errors import ResilientError
 from resilient.forked import in_forked_child
 from resilient.policies import KeepPolicy
+from resilient.storage import files, layout
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.remote.committed import FarCheckpoint
 from resilient.storage.remote.far import Far
-from resilient.storage.remote.objects import StoreError
-from resilient.storage.remote.side_files import SideFiles
+from resilient.storage.remote.objects import Objects, StoreError
 from resilient.storage.remote.transfer import GoneError, Transfer
 
 logger = logging.getLogger(__name__)
@@ -241,8 +241,7 @@ class Uploader:
         if self._keep is None or not self._waiting:
             return
         newest = max(self._waiting)
-        every: dict[int, Checkpoint | FarCheckpoint] = {**self._far.found}
-        every |= self._waiting
+        every = self._far.checkpoints | self._waiting
         kept = self._keep.select(every.values()) | {newest}
         for step, each in [*self._waiting.items()]:
             old = self._prune_upto is not None and step <= self._prune_upto
@@ -296,3 +295,74 @@ class Uploader:
 def _leave_to_parent() -> None:
     for uploader in list(_running):
         uploader.leave_to_parent()
+
+
+_UNKNOWN = b"not known"
+
+
+class SideFiles:
+    """``rollbacks.json`` and the events of all processes, near and far.
+
+    Args:
+        objects: The store.
+        directory: The local directory.
+    """
+
+    def __init__(self, objects: Objects, directory: Path) -> None:
+        self._objects, self._directory = objects, directory
+        self._put: bytes | None = _UNKNOWN
+
+    def rollbacks(self) -> bytes | None:
+        """Which batches the run skips; None if it skips none."""
+        try:
+            return files.read_file(self._directory, layout.ROLLBACKS, files.JSON_BYTES)
+        except FileNotFoundError:
+            return None
+
+    def put_rollbacks(self, raw: bytes | None) -> None:
+        """Upload them, if they are not what the store has.
+
+        Raises:
+            StoreError: The store fails.
+        """
+        if raw == self._put:
+            return
+        if raw is None:
+            self._objects.delete([layout.ROLLBACKS])
+        else:
+            self._objects.put(layout.ROLLBACKS, raw)
+        self._put = raw
+
+    def put_events(self) -> None:
+        """Upload what has happened so far.
+
+        Raises:
+            StoreError: The store fails.
+        """
+        for name in layout.events_names(self._directory):
+            self._objects.send(self._directory / name, name)
+
+    def get(self, names: dict[str, int]) -> None:
+        """Make those of the local directory what they are in the store.
+
+        Args:
+            names: Of the objects there, with their sizes.
+
+        Raises:
+            StoreError: The store fails.
+            OSError: The local file system does.
+        """
+        of_events = [name for name in names if layout.events_process(name) is not None]
+        for name in {
+            layout.ROLLBACKS,
+            *of_events,
+            *layout.events_names(self._directory),
+        }:
+            if name in names and names[name] <= files.EVENTS_BYTES:
+                beside = self._directory / layout.unfinished_name(name)
+                self._objects.receive(name, beside, names[name])
+                os.replace(beside, self._directory / name)
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._directory / name)
+        files.sync(self._directory)

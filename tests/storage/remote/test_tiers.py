@@ -190,7 +190,7 @@ def test_what_a_run_commits_that_does_not_know_of_its_end_is_no_part(
     a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
     with a.opened():
         a.save(1)
-        monkeypatch.setattr(far_module.Far, "require_mine", lambda _: None)
+        monkeypatch.setattr(far_module.Far, "check_mine", lambda _: None)
         with b.opened():
             a.save(9)
             monkeypatch.undo()
