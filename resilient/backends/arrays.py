@@ -34,19 +34,24 @@ DTYPES = frozenset(EXTENSION_DTYPES) | {
 _NAME = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9_.-]+")
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Refuse names that some format or file system cannot hold.
+def check_stored(dtypes: Mapping[str, object]) -> None:
+    """Refuse tensors that some format or file system cannot hold.
+
+    Args:
+        dtypes: By the tensor's name.
 
     Raises:
-        NotSupportedError: A name has other characters than ``[A-Za-z0-9_.-]``.
+        NotSupportedError: A name has other characters than ``[A-Za-z0-9_.-]``, or a
+            dtype is not of numbers or booleans.
     """
-    for name in names:
+    for name, dtype in dtypes.items():
         if not _NAME.fullmatch(name):
             raise NotSupportedError(
                 "A tensor's name has characters that not every file format can store.",
                 received=repr(name),
                 hint="Use only letters, digits, '_', '-' and '.'.",
             )
+        check_dtype(name, dtype)
 
 
 @lru_cache  # NumPy makes it anew each time, in Python
@@ -96,9 +101,9 @@ def copy_array(name: str, value: np.ndarray) -> np.ndarray:
     return stored.copy() if np.may_share_memory(stored, value) else stored
 
 
-def spread_elements(array: np.ndarray, most: int) -> np.ndarray:
-    """A copy of at most about so many elements, spread over an array."""
-    return array.flat[:: max(1, array.size // most)]
+def spread_elements(arrays: Iterable[np.ndarray], most: int) -> list[np.ndarray]:
+    """Copies of at most about so many elements each, spread over arrays."""
+    return [array.flat[:: max(1, array.size // most)] for array in arrays]
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:

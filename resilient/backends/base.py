@@ -18,7 +18,7 @@ import contextlib
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -50,29 +50,6 @@ class Part:
 
 
 ALONE = Part()
-
-
-@dataclass(frozen=True)
-class Shards:
-    """The shards of one array, spread over devices, that this process owns.
-
-    Attributes:
-        shape: Of the whole array.
-        dtype: Of the whole array.
-        shard_shape: Of every shard; of an array in one piece, ``shape``.
-        owned: Where a shard begins -> what NumPy can view as an array.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    shard_shape: tuple[int, ...]
-    owned: dict[tuple[int, ...], Any]
-
-    @classmethod
-    def whole(cls, array: np.ndarray) -> "Shards":
-        """An array that this process owns whole."""
-        owned = {(0,) * array.ndim: array} if array.size else {}
-        return cls(array.shape, array.dtype, array.shape, owned)
 
 
 @contextlib.contextmanager
@@ -219,16 +196,18 @@ class Backend(Generators, Protocol):
         kept: nobody writes to it.
         """
 
-    def peek(self, tensor: Any, most: int) -> Callable[[], np.ndarray | None]:
-        """A few elements of a tensor, spread over it, without waiting for a device.
+    def peek(
+        self, tensors: Sequence[Any], most: int
+    ) -> Callable[[], list[np.ndarray] | None]:
+        """A few elements of tensors, spread over each, without waiting for a device.
 
         Args:
-            tensor: The backend's, or a Keras variable; of one that is spread over
+            tensors: The backend's, or Keras variables; of one that is spread over
                 devices, the part of the first.
-            most: Elements.
+            most: Elements of each.
 
         Returns:
-            A function that returns them as a copy; None while they are being computed,
+            A function that returns them as copies; None while they are being computed,
             and where a later step has overwritten them.
         """
 

@@ -12,7 +12,7 @@ Refuses typed PRNG keys and sparse arrays. JAX has no global random state.
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -23,14 +23,14 @@ import numpy as np
 
 from resilient.backends import jax_files
 from resilient.backends.arrays import (
-    check_dtype,
     check_like,
-    check_names,
+    check_stored,
     copy_array,
     not_stored,
     spread_elements,
 )
-from resilient.backends.base import Backend, HeldTensors, Shards
+from resilient.backends.base import Backend, HeldTensors
+from resilient.backends.jax_files import Shards
 from resilient.backends.stored import StoredTensor
 from resilient.errors import NotSupportedError
 
@@ -44,9 +44,8 @@ class JaxBackend:
     def snapshot(
         self, tensors: Mapping[str, Any], reuse: HeldTensors | None = None
     ) -> HeldTensors:
-        check_names(tensors)
         process = jax.process_index()
-        values = {name: _value(name, tensor) for name, tensor in tensors.items()}
+        values = _values(tensors)
         if process:
             _check_owners(values)
         mine = {name: _held(value, process) for name, value in values.items()}
@@ -83,22 +82,22 @@ class JaxBackend:
     def set_random_state(self, state: dict[str, Any]) -> None:
         pass
 
-    def peek(self, tensor: Any, most: int) -> Callable[[], np.ndarray | None]:
-        value = _value("a tensor", tensor)
-        if value.is_deleted():  # given away by a loop's own step
-            return lambda: None
-        array = value.addressable_data(0)
-        if not _on_host(array):  # the next step may overwrite it
-            array = array.reshape(-1)[:: max(1, array.size // most)]
+    def peek(
+        self, tensors: Sequence[Any], most: int
+    ) -> Callable[[], list[np.ndarray] | None]:
+        values = _values({str(at): tensor for at, tensor in enumerate(tensors)})
+        if any(value.is_deleted() for value in values.values()):
+            return lambda: None  # given away by a loop's own step
+        arrays = [value.addressable_data(0) for value in values.values()]
+        arrays = [  # of a device, the next step may overwrite it
+            each if _on_host(each) else each.reshape(-1)[:: max(1, each.size // most)]
+            for each in arrays
+        ]
 
-        def read() -> np.ndarray | None:
-            if array.is_deleted() or not array.is_ready():
+        def read() -> list[np.ndarray] | None:
+            if any(each.is_deleted() or not each.is_ready() for each in arrays):
                 return None
-            plain = array.dtype.isbuiltin == 1
-            # A view that the array itself keeps would cost its buffer's reuse.
-            return spread_elements(
-                np.asarray(memoryview(array) if plain else array), most
-            )
+            return spread_elements([_transient_view(each) for each in arrays], most)
 
         return read
 
@@ -106,16 +105,26 @@ class JaxBackend:
         return {"jax": jax.__version__, "jaxlib": version("jaxlib")}
 
 
+def _values(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays behind tensors; refuses before anything is transferred."""
+    values = {name: _value(name, tensor) for name, tensor in tensors.items()}
+    check_stored({name: value.dtype for name, value in values.items()})
+    return values
+
+
 def _value(name: str, tensor: Any) -> Any:
-    """The array behind ``tensor``; refuses before anything is transferred."""
     value = tensor.value if isinstance(tensor, keras.Variable) else tensor
     if isinstance(value, np.ndarray | np.generic):
         return copy_array(name, np.asarray(value))
     if not isinstance(value, jax.Array):
         why = "For a typed PRNG key, save jax.random.key_data(key)."
         raise not_stored(name, type(value).__name__, why)
-    check_dtype(name, value.dtype)
     return value
+
+
+def _transient_view(array: jax.Array) -> np.ndarray:
+    """An array's memory; one that the array itself keeps would cost its reuse."""
+    return np.asarray(memoryview(array) if array.dtype.isbuiltin == 1 else array)
 
 
 def _check_owners(values: Mapping[str, Any]) -> None:

@@ -16,13 +16,14 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorstore as ts
 
 from resilient.backends.arrays import EXTENSION_DTYPES
-from resilient.backends.base import HeldTensors, Part, Shards, plain
+from resilient.backends.base import HeldTensors, Part, plain
 from resilient.backends.stored import StoredTensor, decoding
 
 _STATE = "state"
@@ -32,6 +33,29 @@ _ALIGNMENT = 64  # bytes; less, and JAX copies
 # Files are flushed when the checkpoint is sealed, all at once.
 _WRITING = ts.Context({"file_io_sync": False})
 _MAPPED = ts.Context({"file_io_mode": {"mode": "memmap"}})
+
+
+@dataclass(frozen=True)
+class Shards:
+    """The shards of one array, spread over devices, that this process owns.
+
+    Attributes:
+        shape: Of the whole array.
+        dtype: Of the whole array.
+        shard_shape: Of every shard; of an array in one piece, ``shape``.
+        owned: Where a shard begins -> what NumPy can view as an array.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    shard_shape: tuple[int, ...]
+    owned: dict[tuple[int, ...], Any]
+
+    @classmethod
+    def whole(cls, array: np.ndarray) -> "Shards":
+        """An array that this process owns whole."""
+        owned = {(0,) * array.ndim: array} if array.size else {}
+        return cls(array.shape, array.dtype, array.shape, owned)
 
 
 class Held(HeldTensors):
@@ -73,10 +97,12 @@ def _write_tree(
 
 def _files_of_database(path: str, arrays: Mapping[str, Shards]) -> list[str]:
     """What TensorStore wrote, under names of its own, if no tensor is missing."""
+    if not arrays:
+        return ["manifest.ocdbt"]
     names = [f"d/{name}" for name in os.listdir(os.path.join(path, "d"))]
     sizes = [os.path.getsize(os.path.join(path, name)) for name in names]
     pieces = [each for array in arrays.values() for each in array.owned.values()]
-    if sum(sizes) < sum(np.asarray(piece).nbytes for piece in pieces):
+    if sum(sizes) < sum(piece.nbytes for piece in pieces):
         number = errno.ENOENT
         raise FileNotFoundError(number, os.strerror(number), os.path.join(path, "d"))
     return ["manifest.ocdbt", *names]

@@ -9,7 +9,7 @@ is not part of ``random_state``.
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -23,9 +23,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.ops import stateful_random_ops
 
 from resilient.backends.arrays import (
-    check_dtype,
     check_like,
-    check_names,
+    check_stored,
     copy_array,
     not_stored,
     spread_elements,
@@ -43,10 +42,9 @@ class TensorFlowBackend:
     def snapshot(
         self, tensors: Mapping[str, Any], reuse: HeldTensors | None = None
     ) -> HeldTensors:
-        check_names(tensors)
         here = _here()
-        held = {name: _hold(name, value, here) for name, value in tensors.items()}
-        return Held(held)
+        values = _values(tensors)
+        return Held({name: _hold(value, here) for name, value in values.items()})
 
     def require_like(self, target: Any, value: np.ndarray) -> None:
         variable = target.value if isinstance(target, keras.Variable) else target
@@ -88,24 +86,38 @@ class TensorFlowBackend:
         if state["global_generator"] is not None:
             _set_global_generator(**state["global_generator"])
 
-    def peek(self, tensor: Any, most: int) -> Callable[[], np.ndarray | None]:
+    def peek(
+        self, tensors: Sequence[Any], most: int
+    ) -> Callable[[], list[np.ndarray] | None]:
+        here = _here()
+        values = _values({str(at): tensor for at, tensor in enumerate(tensors)})
         # Keras has read the loss of this step: no device is busy.
-        array = spread_elements(to_numpy(_hold("a tensor", tensor, _here())), most)
-        return lambda: array
+        arrays = [to_numpy(_hold(value, here)) for value in values.values()]
+        found = spread_elements(arrays, most)
+        return lambda: found
 
     def versions(self) -> dict[str, str]:
         return {"tensorflow": str(tf.__version__)}
 
 
-def _hold(name: str, value: Any, here: str) -> tf.Tensor:
-    """The value, in memory of this host (``here``) that nobody writes to."""
-    if isinstance(value, np.ndarray | np.generic):
-        return _on_host(copy_array(name, np.asarray(value)))
-    if isinstance(value, keras.Variable):
-        value = value.value
+def _values(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors and variables behind some; refuses before anything is read."""
+    values = {name: _value(name, tensor) for name, tensor in tensors.items()}
+    check_stored({name: value.dtype.name for name, value in values.items()})
+    return values
+
+
+def _value(name: str, tensor: Any) -> Any:
+    if isinstance(tensor, np.ndarray | np.generic):
+        return _on_host(copy_array(name, np.asarray(tensor)))
+    value = tensor.value if isinstance(tensor, keras.Variable) else tensor
     if not isinstance(value, tf.Tensor | tf.Variable):
         raise not_stored(name, type(value).__name__)
-    check_dtype(name, value.dtype.name)
+    return value
+
+
+def _hold(value: Any, here: str) -> tf.Tensor:
+    """The value, in memory of this host (``here``) that nobody writes to."""
     if isinstance(value, tf.distribute.DistributedValues):
         value = value.read_value()
     elif isinstance(value, tf.Variable):

@@ -7,7 +7,7 @@ it has the rank's part.
 Refuses sparse, quantized and meta tensors.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -24,9 +24,8 @@ from resilient.backends.arrays import (
     EXTENSION_DTYPES,
     as_bytes,
     as_stored,
-    check_dtype,
     check_like,
-    check_names,
+    check_stored,
     not_stored,
 )
 from resilient.backends.base import Backend, HeldTensors, Part
@@ -47,8 +46,7 @@ class TorchBackend(TorchGenerators):
     def snapshot(
         self, tensors: Mapping[str, Any], reuse: HeldTensors | None = None
     ) -> HeldTensors:
-        check_names(tensors)
-        live = {name: _live(name, value) for name, value in tensors.items()}
+        live = _values(tensors)
         free = reuse.held if isinstance(reuse, _Copies) else {}
         spread = {
             name: _Spread.of(name, value)
@@ -83,17 +81,27 @@ class TorchBackend(TorchGenerators):
             mine = value[_Spread.of("a tensor", tensor).index]
             tensor.to_local().copy_(to_torch(mine))
 
-    def peek(self, tensor: Any, most: int) -> Callable[[], np.ndarray | None]:
-        value = _live("a tensor", tensor)
-        value = value.to_local() if isinstance(value, DTensor) else value
-        part = value.flatten()[:: max(1, value.numel() // most)]
-        held = _room(None, part)
-        held.copy_(part, non_blocking=part.is_cuda)
-        if not part.is_cuda:
-            return lambda: to_numpy(held)
-        copied = torch.cuda.Event()
-        copied.record()
-        return lambda: to_numpy(held) if copied.query() else None
+    def peek(
+        self, tensors: Sequence[Any], most: int
+    ) -> Callable[[], list[np.ndarray] | None]:
+        held, copied = [], []
+        values = _values({str(at): tensor for at, tensor in enumerate(tensors)})
+        for value in values.values():
+            mine = value.to_local() if isinstance(value, DTensor) else value
+            part = mine.flatten()[:: max(1, mine.numel() // most)]
+            if not part.is_cuda:
+                held.append(part.clone())
+            else:
+                held.append(_room(None, part).copy_(part, non_blocking=True))
+                copied.append(torch.cuda.Event())
+                copied[-1].record()
+
+        def read() -> list[np.ndarray] | None:
+            if not all(each.query() for each in copied):
+                return None
+            return [to_numpy(each) for each in held]
+
+        return read
 
     def versions(self) -> dict[str, str]:
         return {"torch": str(torch.__version__)}
@@ -210,8 +218,14 @@ class _Copies(HeldTensors):
         pass
 
 
-def _live(name: str, value: Any) -> torch.Tensor:
-    """The tensor to copy; refuses before anything is copied."""
+def _values(tensors: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors to copy; refuses before anything is copied."""
+    values = {name: _value(name, tensor) for name, tensor in tensors.items()}
+    check_stored({name: name_of(value.dtype) for name, value in values.items()})
+    return values
+
+
+def _value(name: str, value: Any) -> torch.Tensor:
     if isinstance(value, np.ndarray | np.generic):
         return to_torch(as_stored(name, np.asarray(value)))
     tensor = value.value if isinstance(value, keras.Variable) else value
@@ -222,7 +236,6 @@ def _live(name: str, value: Any) -> torch.Tensor:
     ):
         layout, device = (getattr(tensor, each, "") for each in ("layout", "device"))
         raise not_stored(name, f"{type(tensor).__name__} {layout} {device}".rstrip())
-    check_dtype(name, name_of(tensor.dtype))
     return tensor.detach()
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import xxhash
 
 from resilient.backends.arrays import as_bytes
-from resilient.backends.base import Shards
 from resilient.saving import leaves
 from resilient.saving.record import SavedState
 from resilient.saving.snapshot import Snapshot
@@ -103,13 +102,14 @@ def _of_variables(
         yield f"variables/{path}", _of_tensor(tensor)
 
 
-def _of_tensor(tensor: np.ndarray | Shards) -> bytes:
+def _of_tensor(tensor: Any) -> bytes:
+    """The digest of an array, or of the shards of one that this process holds."""
     found = xxhash.xxh3_64(f"{tensor.dtype}{tensor.shape}".encode())
-    if isinstance(tensor, Shards):
+    if isinstance(tensor, np.ndarray):
+        found.update(as_bytes(tensor).data)
+    else:
         for place, piece in sorted(tensor.owned.items()):
             found.update(f"{place}".encode() + _of_tensor(np.asarray(piece)))
-    else:
-        found.update(as_bytes(tensor).data)
     return found.digest()
 
 

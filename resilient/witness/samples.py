@@ -16,14 +16,14 @@ _LEAVES = 8  # of the state, in one digest
 _OF_LEAF = 128  # elements, spread over each
 _OF_BATCH = 512
 _FLOAT, _WORD = struct.Struct("d"), struct.Struct("Q")
+_PLAIN = float | int | np.ndarray | np.generic
 _NO_ARRAYS = AttributeError, NotSupportedError, TypeError, ValueError
 
 # Returns a word below 2**64; None: not computed yet, or gone by now.
 Pending = Callable[[], int | None]
 
 # The ``peek`` of the backend.
-Elements = Callable[[], np.ndarray | None]
-Peek = Callable[[Any, int], Elements]
+Peek = Callable[[Sequence[Any], int], Callable[[], list[np.ndarray] | None]]
 
 
 def chosen(leaves: Sequence[Any], step: int) -> list[Any]:
@@ -51,13 +51,13 @@ def of_batch(peek: Peek, batch: Any) -> Pending | None:
 def of_number(peek: Peek, value: Any) -> Pending:
     """The bits of a number as a 64-bit float; of texts none."""
     try:
-        part = _peek(peek, value, 1)
+        parts = _peek(peek, [value], 1)
     except _NO_ARRAYS:
         return lambda: None
 
     def read() -> int | None:
-        array = part()
-        return None if array is None else bits_of(float(array.flat[0]))
+        arrays = parts()
+        return None if arrays is None else bits_of(float(arrays[0].flat[0]))
 
     return read
 
@@ -69,24 +69,30 @@ def bits_of(number: float) -> int:
 
 
 def _digest(peek: Peek, tensors: Sequence[Any], most: int) -> Pending:
-    parts = [_peek(peek, each, most) for each in tensors]
+    parts = _peek(peek, tensors, most)
 
     def read() -> int | None:
-        if not parts:
-            return None
+        arrays = parts()
+        if not arrays or any(each.dtype.hasobject for each in arrays):
+            return None  # bytes of objects are addresses
         found = xxhash.xxh3_64()
-        for part in parts:
-            array = part()
-            if array is None or array.dtype.hasobject:  # its bytes are addresses
-                return None
+        for array in arrays:
             found.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
         return found.intdigest()
 
     return read
 
 
-def _peek(peek: Peek, tensor: Any, most: int) -> Elements:
-    if not isinstance(tensor, float | int | np.ndarray | np.generic):
-        return peek(tensor, most)
-    array = spread_elements(np.asarray(tensor), most)
-    return lambda: array
+def _peek(
+    peek: Peek, tensors: Sequence[Any], most: int
+) -> Callable[[], list[np.ndarray] | None]:
+    """The same, where some are of NumPy or Python: those come first."""
+    plain = [np.asarray(each) for each in tensors if isinstance(each, _PLAIN)]
+    here = spread_elements(plain, most)
+    there = peek([each for each in tensors if not isinstance(each, _PLAIN)], most)
+
+    def read() -> list[np.ndarray] | None:
+        arrays = there()
+        return None if arrays is None else [*here, *arrays]
+
+    return read

@@ -22,7 +22,8 @@ from jax.experimental import multihost_utils
 
 from resilient import backends
 from resilient.backends import get_backend
-from resilient.backends.base import Part, Shards
+from resilient.backends.base import Part
+from resilient.backends.jax_files import Shards
 from resilient.backends.stored import StoredTensor
 from support.tensor_cases import any_bytes
 

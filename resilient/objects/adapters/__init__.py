@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from resilient.backends.arrays import check_dtype, check_names
+from resilient.backends.arrays import check_dtype, check_stored
 from resilient.backends.base import Backend
 from resilient.errors import message
 from resilient.keras_internals import replicas
@@ -75,8 +75,8 @@ class Objects:
         # Sorted, so that the order does not depend on the script.
         self._objects = {name: kind_of(name, named[name]) for name in sorted(named)}
         for leaf in self.leaves():  # refuse now what cannot be saved
-            check_names([leaf.name])
             check_dtype(leaf.path, leaf.dtype)
+            check_stored({leaf.name: leaf.dtype})
 
     @property
     def kinds(self) -> Encoded:
