@@ -30,6 +30,8 @@ _STATE = "state"
 _METADATA = "_METADATA"
 _SMALL = 1 << 18  # bytes; smaller arrays are read whole
 _ALIGNMENT = 64  # bytes; less, and JAX copies
+# Bytes of a file with data, about: several are written, flushed and uploaded at once.
+_FILE = 32 << 20
 # Files are flushed when the checkpoint is sealed, all at once.
 _WRITING = ts.Context({"file_io_sync": False})
 _MAPPED = ts.Context({"file_io_mode": {"mode": "memmap"}})
@@ -152,7 +154,9 @@ def _write_arrays(
 def _place(path: str, *, ocdbt: bool = False) -> dict[str, Any]:
     """The files of a directory, for TensorStore."""
     files = {"driver": "file", "path": f"{path}/"}
-    return {"driver": "ocdbt", "base": files} if ocdbt else files
+    if not ocdbt:
+        return files
+    return {"driver": "ocdbt", "base": files, "target_data_file_size": _FILE}
 
 
 def _spec(array: Shards) -> dict[str, Any]:
