@@ -213,23 +213,53 @@ class Objects:
         with contextlib.suppress(FileNotFoundError):
             self._tried(lambda: self._fs.rm_file(path, **within), missing=name)
 
-    def explain(self, error: BaseException) -> str:
-        """Describe a driver's error, without credentials."""
-        late = "no answer in time" if isinstance(error, TimeoutError) else ""
-        text = " ".join(f"{type(error).__name__}: {str(error) or late}".split())
-        text = text.rstrip(":.")
-        for secret in self._secrets:
-            text = text.replace(secret, LEFT_OUT)
-        return printable(redacted(text)[:_LONGEST])
-
     @cached_property
     def _opened(self) -> "tuple[fsspec.AbstractFileSystem, str]":
+        """The driver, and the path of the address in it.
+
+        Raises:
+            BackendNotAvailableError: It is not installed.
+            NotSupportedError: There is none.
+            StoreError: It does not take the options.
+        """
         try:
-            return _opened(self.address, self.upload.storage_options)
-        except ResilientError:
-            raise
+            import fsspec
+            import stamina  # noqa: F401
+        except ImportError as error:
+            raise BackendNotAvailableError(
+                "Runs in object stores need fsspec and stamina.",
+                received=f"{error.name} is not installed",
+                hint='Install them: pip install "keras-resilient[remote]"',
+            ) from error
+        logging.getLogger("stamina").addFilter(_is_not_ours)
+        protocol = self.address.protocol
+        options = {
+            **_DEFAULTS.get(_ALIASES.get(protocol, protocol), {}),
+            **self.upload.storage_options,
+            "use_listings_cache": False,
+            "skip_instance_cache": True,
+        }
+        try:
+            fs, root = fsspec.core.url_to_fs(str(self.address), **options)
+        except ImportError as error:
+            raise BackendNotAvailableError(
+                f"The driver of {protocol}:// is not installed.",
+                received=printable(str(error)),
+                hint="Install what fsspec uses for it: s3fs for s3, gcsfs for gs, "
+                "adlfs for az.",
+            ) from None
         except Exception as error:  # without credentials, whatever a driver raises
-            raise self._failure(error) from None
+            if "Protocol not known" not in str(error):
+                raise self._failure(error) from None
+            raise NotSupportedError(
+                f"fsspec has no driver for {protocol}://.",
+                received=str(self.address),
+                hint="Use a path on a local disk, or an address that begins with "
+                "s3://, gs:// or az://.",
+            ) from None
+        if hasattr(fs, "retries"):
+            fs.retries = 1  # of s3fs, around those of its library
+        return fs, root.rstrip("/")
 
     @property
     def _fs(self) -> "fsspec.AbstractFileSystem":
@@ -261,7 +291,19 @@ class Objects:
             missing: The name for a FileNotFoundError, where that is an answer.
             local: The file that it writes, whose disk may be full.
         """
-        for attempt in _attempts(self.upload.patience, self.abandoned):
+        import stamina
+
+        def is_worthwhile(error: Exception) -> bool:
+            transient = isinstance(error, StoreError) and error.transient
+            return transient and not self.abandoned.is_set()
+
+        for attempt in stamina.retry_context(
+            on=is_worthwhile,
+            attempts=None,
+            timeout=self.upload.patience,
+            wait_initial=0.2,
+            wait_max=10.0,
+        ):
             with attempt:
                 if self.abandoned.is_set():
                     raise StoreError("the run has ended", transient=False)
@@ -278,75 +320,15 @@ class Objects:
         raise AssertionError("stamina returns a result or raises")
 
     def _failure(self, error: BaseException) -> StoreError:
+        """Describe a driver's error, without credentials."""
         name = type(error).__name__
+        late = "no answer in time" if isinstance(error, TimeoutError) else ""
+        text = " ".join(f"{name}: {str(error) or late}".split()).rstrip(":.")
+        for secret in self._secrets:
+            text = text.replace(secret, LEFT_OUT)
         lasting = isinstance(error, _NOT_TRANSIENT) or "Credential" in name
-        return StoreError(self.explain(error), transient=not lasting)
-
-
-def _attempts(patience: float, abandoned: threading.Event) -> Any:
-    import stamina
-
-    def is_worthwhile(error: Exception) -> bool:
-        transient = isinstance(error, StoreError) and error.transient
-        return transient and not abandoned.is_set()
-
-    return stamina.retry_context(
-        on=is_worthwhile,
-        attempts=None,
-        timeout=patience,
-        wait_initial=0.2,
-        wait_max=10.0,
-    )
-
-
-def _opened(
-    address: Address, options: Mapping[str, Any]
-) -> "tuple[fsspec.AbstractFileSystem, str]":
-    """The driver, and the path of an address in it.
-
-    Raises:
-        BackendNotAvailableError: It is not installed.
-        NotSupportedError: There is none.
-        Exception: Whatever the driver raises, which may show credentials.
-    """
-    try:
-        import fsspec
-        import stamina  # noqa: F401
-    except ImportError as error:
-        raise BackendNotAvailableError(
-            "Runs in object stores need fsspec and stamina.",
-            received=f"{error.name} is not installed",
-            hint='Install them: pip install "keras-resilient[remote]"',
-        ) from error
-    logging.getLogger("stamina").addFilter(_is_not_ours)
-    protocol = address.protocol
-    defaults = _DEFAULTS.get(_ALIASES.get(protocol, protocol), {})
-    try:
-        fs, root = fsspec.core.url_to_fs(
-            str(address),
-            use_listings_cache=False,
-            skip_instance_cache=True,
-            **{**defaults, **options},
-        )
-    except ImportError as error:
-        raise BackendNotAvailableError(
-            f"The driver of {protocol}:// is not installed.",
-            received=printable(str(error)),
-            hint="Install what fsspec uses for it: s3fs for s3, gcsfs for gs, "
-            "adlfs for az.",
-        ) from None
-    except ValueError as error:
-        if "Protocol not known" not in str(error):
-            raise
-        raise NotSupportedError(
-            f"fsspec has no driver for {protocol}://.",
-            received=str(address),
-            hint="Use a path on a local disk, or an address that begins with s3://, "
-            "gs:// or az://.",
-        ) from None
-    if hasattr(fs, "retries"):
-        fs.retries = 1  # of s3fs, around those of its library
-    return fs, root.rstrip("/")
+        text = printable(redacted(text)[:_LONGEST])
+        return StoreError(text, transient=not lasting)
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:

@@ -54,8 +54,8 @@ class LocalCopy:
     begun: bool = False
 
     @classmethod
-    def read(cls, directory: Path, address: Address) -> "LocalCopy | None":
-        """Read what the directory knows; None if it is new to the store.
+    def read(cls, directory: Path, address: Address) -> "LocalCopy":
+        """Read what the directory knows; no claim if it is new to the store.
 
         Raises:
             CheckpointMismatchError: It is the local directory of another run.
@@ -65,7 +65,7 @@ class LocalCopy:
             raw = files.read_file(directory, layout.REMOTE, files.SMALL_BYTES)
             known = from_json(cls, parse(raw))
         except FileNotFoundError:
-            return None
+            return cls(str(address), [])
         except (SchemaError, OSError) as error:
             raise CheckpointReadError(
                 f"{layout.REMOTE} in the local directory cannot be read, so it is not "
@@ -106,7 +106,7 @@ class Ownership:
     def __init__(self, remote: RemoteRun) -> None:
         self.remote, self._directory = remote, remote.directory
         self._address = remote.objects.address
-        self._is_owner, self._next, self._lock = False, new_id(), threading.Lock()
+        self._next, self._lock = new_id(), threading.Lock()
 
     def refresh(self) -> None:
         """Make the local directory a copy, if the store is further ahead.
@@ -129,7 +129,7 @@ class Ownership:
                 nothing to go on from.
             CheckpointMismatchError: The two are of different runs.
         """
-        known, follows = self._read_local(), False
+        known, follows = self._local(), False
         try:
             follows = self._has_fallen_behind(anew)
             if follows and self.remote.claims is not None:
@@ -140,7 +140,11 @@ class Ownership:
                 self._follow(anew)
             self._claim()
         except StoreError as error:
-            if follows or known is None or not layout.committed_steps(self._directory):
+            if (
+                follows
+                or not known.claims
+                or not layout.committed_steps(self._directory)
+            ):
                 raise refusals.unreachable(self._address, error) from None
             logger.warning(
                 "The object store does not answer: %s. The run continues from %s, "
@@ -156,7 +160,8 @@ class Ownership:
             DirectoryInUseError: Another run has taken over meanwhile.
             StoreError: The store still fails.
         """
-        if self._is_owner and self._local().until is None:
+        local = self._local()
+        if local.claims == [self.remote.mine] and local.until is None:
             return
         self.remote.refresh()
         if not self._is_up_to_date():
@@ -177,23 +182,21 @@ class Ownership:
             replace(local, until=until).write(self._directory)
 
     def _claim(self) -> None:
+        mine = self._next  # until the store has taken it: an answer may be lost
         with self._lock:
             local = self._local()
-            local.claiming(self._next).write(self._directory)
+            local.claiming(mine).write(self._directory)
         newest = max(self.remote.commits, default=-1)
-        self.remote.take(self._next, newest if local.until is None else local.until)
-        mine, self._next = self._next, new_id()
+        self.remote.take(mine, newest if local.until is None else local.until)
+        self._next = new_id()
         with self._lock:
             now = self._local()
             until = None if now.until == local.until else now.until
-            LocalCopy(now.address, [mine], until, begun=True).write(self._directory)
-        self._is_owner = True
-
-    def _read_local(self) -> LocalCopy | None:
-        return LocalCopy.read(self._directory, self._address)
+            now = replace(now, claims=[mine], until=until, begun=True)
+            now.write(self._directory)
 
     def _local(self) -> LocalCopy:
-        return self._read_local() or LocalCopy(str(self._address), [])
+        return LocalCopy.read(self._directory, self._address)
 
     def _is_up_to_date(self) -> bool:
         claims, local = self.remote.claims, self._local()
@@ -202,19 +205,19 @@ class Ownership:
     def _has_fallen_behind(self, anew: bool) -> bool:
         """Whether the store knows better; raises where the two are different runs."""
         self.remote.refresh()
-        known, claims = self._read_local(), self.remote.claims
+        local, claims = self._local(), self.remote.claims
         steps = layout.committed_steps(self._directory)
         problem = None
-        if known is None and claims is not None:
+        if claims is not None and not local.claims:
             problem = "The local directory has checkpoints of another run."
-        elif known is not None and known.begun and claims is None:
+        elif claims is None and local.begun:
             problem = "The object store no longer has anything of this run."
         if anew or not steps or problem is None:
             return not self._is_up_to_date()
         raise CheckpointMismatchError(
             problem,
             received=f"{self._directory} has a checkpoint of step {steps[-1]:,}; "
-            f"{self._address} " + ("is another run" if known is None else "is empty"),
+            f"{self._address} " + ("is another run" if claims else "is empty"),
             hint=f"To continue from the object store, delete {self._directory} or "
             'pass another local_dir. To start over, pass resume="never".',
         )

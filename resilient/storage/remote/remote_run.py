@@ -66,6 +66,7 @@ class RemoteRun:
 
     Attributes:
         claims: Who owns it; None if there is no run.
+        mine: The claim of this process; None if it has made none.
         commits: Those that are part of the run, by step.
         names: Every object, with its size in bytes; empty once it is tidied.
     """
@@ -75,7 +76,7 @@ class RemoteRun:
         self.claims: Claims | None = None
         self.commits: dict[int, Commit] = {}
         self.names: dict[str, int] = {}
-        self._mine: str | None = None
+        self.mine: str | None = None
         self._count = 0
         self._unfinished: tuple[Checkpoint, Uploaded] | None = None
 
@@ -128,7 +129,7 @@ class RemoteRun:
         former = None if self.claims is None else self.claims.without_unused(used)
         taken = Claims.following(former, until, mine)
         self.objects.put(claims.NAME, taken.to_bytes())
-        self.claims, self._mine = taken, mine
+        self.claims, self.mine = taken, mine
         self._count, self._unfinished = 0, None
         self.commits = {
             step: each
@@ -156,14 +157,14 @@ class RemoteRun:
             GoneError: The checkpoint is not there, or not wanted, any more.
             StoreError: The store fails.
         """
-        assert self._mine is not None
+        assert self.mine is not None
         sent = dict[str, int]()
         if self._unfinished is not None and self._unfinished[0] is local:
             uploaded = self._unfinished[1]
             sent = self.objects.names(str(uploaded))
         else:
             self._count += 1
-            uploaded = Uploaded(local.step, self._mine, self._count)
+            uploaded = Uploaded(local.step, self.mine, self._count)
             self._unfinished = local, uploaded
 
         def send(name: str) -> None:
@@ -239,7 +240,7 @@ class RemoteRun:
         known = {step: each for step, each in self.checkpoints.items() if step <= upto}
         kept = keep.select(known.values()) | set(sorted(known)[-1:])
         doomed = sorted(known.keys() - kept)
-        if doomed and self._mine is not None:
+        if doomed and self.mine is not None:
             self.check_owner()
         for step in doomed:
             self._delete(self.commits.pop(step))
@@ -256,7 +257,7 @@ class RemoteRun:
         rest = [
             name
             for name, uploaded in of.items()
-            if uploaded and uploaded not in whole and uploaded.claim != self._mine
+            if uploaded and uploaded not in whole and uploaded.claim != self.mine
         ]
         at_once(self.objects.delete, rest, _SMALL)
         self.names = {}
@@ -272,7 +273,7 @@ class RemoteRun:
         if now is None:
             gone = f"{claims.NAME} of this run is gone from {self.objects.address}"
             raise StoreError(gone, transient=False)
-        if now.owner == self._mine:
+        if now.owner == self.mine:
             return
         raise DirectoryInUseError(
             "Another run has taken over this checkpoint directory.",

@@ -38,7 +38,6 @@ class TieredStore(Store):
 
     Attributes:
         address: Of the run.
-        objects: Those below it.
     """
 
     def __init__(
@@ -48,12 +47,17 @@ class TieredStore(Store):
         upload: Upload,
     ) -> None:
         super().__init__(address.local_directory(local_dir))
-        self.address, self.objects = address, Objects(address, upload)
+        self.address = address
         _require_apart(self.directory, address)
         self._keep_local = keep_policy(upload.keep_local)
-        self._ownership = Ownership(RemoteRun(self.objects, self.directory))
+        self._ownership = Ownership(RemoteRun(Objects(address, upload), self.directory))
         self._uploader: Uploader | None = None
         self._prunes: KeepPolicy | None = None
+
+    @property
+    def objects(self) -> Objects:
+        """Those below the address."""
+        return self._remote.objects
 
     @property
     def _remote(self) -> RemoteRun:

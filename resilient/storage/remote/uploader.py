@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _running = weakref.WeakSet["Uploader"]()
 
-_AGAIN = 20.0  # seconds after which a store that failed is tried again
+_RETRY_AFTER = 20.0  # seconds after which a store that failed is tried again
 _EVENTS_EVERY = 30.0  # seconds between copies of events: each is a whole file
 
 
@@ -144,7 +144,9 @@ class Uploader:
         """Wait until there is something to do; False at the end."""
         with self._changed:
             if self.failed is not None and not self._hurry:
-                self._changed.wait_for(lambda: self._hurry or self._closing, _AGAIN)
+                self._changed.wait_for(
+                    lambda: self._hurry or self._closing, _RETRY_AFTER
+                )
             self._changed.wait_for(lambda: self._closing or not self._is_done())
             return not self._closing
 
