@@ -87,11 +87,6 @@ class LocalCopy:
         text = json.dumps(asdict(self), indent=1)
         files.replace_text(directory / layout.REMOTE, text + "\n")
 
-    def claiming(self, owner: str) -> "LocalCopy":
-        """What to record while the run is claimed: any of them may be the owner's."""
-        claims = dict.fromkeys([*self.claims, owner])
-        return replace(self, claims=[*claims][-_MOST:])
-
 
 class Ownership:
     """Claims a run for this process, and decides which of its two copies counts.
@@ -185,7 +180,8 @@ class Ownership:
         mine = self._next  # until the store has taken it: an answer may be lost
         with self._lock:
             local = self._local()
-            local.claiming(mine).write(self._directory)
+            claims = [*dict.fromkeys([*local.claims, mine])][-_MOST:]
+            replace(local, claims=claims).write(self._directory)
         newest = max(self.remote.commits, default=-1)
         self.remote.take(mine, newest if local.until is None else local.until)
         self._next = new_id()

@@ -79,11 +79,7 @@ class TieredStore(Store):
         with super().opened(anew=anew):
             with refusals.of_local_copy(self.directory):
                 self._ownership.take_over(anew)
-
-            def report(event: str, **fields: Any) -> None:
-                self.report(event, **fields)  # whom to is known later
-
-            uploader = Uploader(self._remote, self._ownership.ensure, report)
+            uploader = Uploader(self._remote, self._ownership.ensure, self._report)
             self._uploader = uploader
             try:
                 for checkpoint in super().checkpoints(to_look=True):
@@ -211,28 +207,29 @@ class TieredStore(Store):
                 yield step
 
     def _get_ready(self, step: int) -> None:
-        if not os.path.lexists(self._path(step)):
-            self._fetch(step)
-
-    def _quarantine(self, step: int, reason: str) -> Path:
         if os.path.lexists(self._path(step)):
-            return super()._quarantine(step, reason)
-        return self._path(step)
-
-    def _fetch_missing(self, step: int) -> None:
-        if step in self._ownership.steps() and not os.path.lexists(self._path(step)):
-            try:
-                self._fetch(step)
-            except DamageError as error:
-                raise refusals.damaged(self._path(step), str(error)) from None
-
-    def _fetch(self, step: int) -> None:
+            return
         found = self._remote.checkpoints.get(step)
         if found is not None:
             size = display.size(found.nbytes)
             self.say(f"Fetching the checkpoint of step {step:,} ({size}) from {self}")
         with explained(self.address):
             self._remote.fetch(step)
+
+    def _fetch_missing(self, step: int) -> None:
+        if step in self._ownership.steps():
+            try:
+                self._get_ready(step)
+            except DamageError as error:
+                raise refusals.damaged(self._path(step), str(error)) from None
+
+    def _quarantine(self, step: int, reason: str) -> Path:
+        if os.path.lexists(self._path(step)):
+            return super()._quarantine(step, reason)
+        return self._path(step)
+
+    def _report(self, event: str, **fields: Any) -> None:
+        self.report(event, **fields)  # which is set after this store is opened
 
     def _abandon_after(self, step: int) -> None:
         if self._uploader is not None:
