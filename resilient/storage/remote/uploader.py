@@ -125,6 +125,8 @@ class Uploader:
             failed = None
             try:
                 self._work()
+            except GoneError:
+                continue  # whether the store works is not known
             except StoreError as error:
                 failed = error
             except ResilientError as error:  # another run has taken over, say
@@ -184,9 +186,14 @@ class Uploader:
         except GoneError as error:
             if self._is_wanted(checkpoint):  # nobody has abandoned it
                 logger.warning("Step %d is not uploaded: %s", step, error)
+            self._forget(checkpoint)
+            raise
+        self._forget(checkpoint)
+
+    def _forget(self, checkpoint: Checkpoint) -> None:
         with self._changed:
-            if self._waiting.get(step) is checkpoint:
-                del self._waiting[step]
+            if self._waiting.get(checkpoint.step) is checkpoint:
+                del self._waiting[checkpoint.step]
             self._drop_superfluous()
 
     def _prune(self) -> None:
