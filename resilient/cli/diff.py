@@ -15,7 +15,7 @@ from resilient.saving.compare import Comparison, compare
 from resilient.serialization import JSON
 from resilient.serialization.schema import strict
 from resilient.storage.store import Store
-from resilient.storage.stores import looked_at, near
+from resilient.storage.stores import local_directory_of, open_readonly
 
 _SAME, _DIFFERENT = range(2)  # exit codes
 _SHOWN = 20  # rows in a table
@@ -34,11 +34,11 @@ def add_diff(add: Any) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     arguments.other, arguments.other_step = split(arguments.other, None)
-    near(arguments.other)
+    local_directory_of(arguments.other)
 
 
 def _diff(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    with looked_at(arguments.other) as other:
+    with open_readonly(arguments.other) as other:
         if not other.directory.is_dir():
             raise nothing("There is no directory", other)
         for each in (store, other):

@@ -17,7 +17,7 @@ from resilient.errors import NotSupportedError, message
 from resilient.saving import choose, record
 from resilient.saving.run_json import FitRun, ImportRun, RunJson
 from resilient.storage.checkpoint import Checkpoint
-from resilient.storage.stores import looked_at
+from resilient.storage.stores import open_readonly
 from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def export(
     target = Path(to).absolute()
     ending = ending_of(target)
     require_free(target, overwrite=overwrite)
-    with looked_at(checkpoint_dir) as store:
+    with open_readonly(checkpoint_dir) as store:
         checkpoint, saved = choose.intact(store, step, record.PartReader())
     with staged(target, ending, overwrite=overwrite) as path:
         if ending == ".safetensors":

@@ -55,7 +55,9 @@ def store_of(
     return Store(checkpoint_dir)
 
 
-def near(checkpoint_dir: CheckpointDir, local_dir: CheckpointDir | None = None) -> Path:
+def local_directory_of(
+    checkpoint_dir: CheckpointDir, local_dir: CheckpointDir | None = None
+) -> Path:
     """The local directory of a run: ``checkpoint_dir`` itself, or its local copy.
 
     Raises:
@@ -88,7 +90,7 @@ def wait_for_uploads(store: Store) -> None:
 
 
 @contextlib.contextmanager
-def looked_at(checkpoint_dir: CheckpointDir) -> Iterator[Store]:
+def open_readonly(checkpoint_dir: CheckpointDir) -> Iterator[Store]:
     """The store of a run, for inspection only.
 
     Files in an object store are fetched into a temporary directory as needed.

@@ -36,7 +36,7 @@ def test_each_directory_has_its_own_place(told, given, expected):
     assert found == str(told / expected)
     assert scratch.instead_of(found) == found
     assert stores.store_of(given).directory == told / expected
-    assert stores.near(given) == told / expected
+    assert stores.local_directory_of(given) == told / expected
 
 
 def test_a_script_may_change_its_directory(told, monkeypatch):
@@ -60,11 +60,11 @@ def test_what_is_no_directory_is_refused_as_ever(told):
 
 def test_what_was_not_written_there_is_read_where_it_is(told):
     assert scratch.read_instead_of("runs/a") == "runs/a"
-    with stores.looked_at("runs/a") as store:
+    with stores.open_readonly("runs/a") as store:
         assert store.directory == told.parent / "here/runs/a"
     os.makedirs(told / "runs/a")
     assert scratch.read_instead_of("runs/a") == str(told / "runs/a")
-    with stores.looked_at("runs/a") as store:
+    with stores.open_readonly("runs/a") as store:
         assert store.directory == told / "runs/a"
 
 

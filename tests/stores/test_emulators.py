@@ -81,7 +81,7 @@ def test_a_run_goes_on_on_another_machine(emulated, tmp_path):
                 while not store.uploaded(0.1):
                     pass
                 assert not store.not_uploaded()
-        return found, sorted(store._far.objects.names())
+        return found, sorted(store.objects.names())
 
     filled(tmp_path / "a", 1)
     assert machine("a", 2, 3)[0].step == 1

@@ -13,27 +13,23 @@ import re
 import secrets
 import socket
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
 
-from resilient.errors import CheckpointMismatchError, CheckpointReadError
-from resilient.serialization.schema import SchemaError, from_json, parse
-from resilient.storage import files, layout
+from resilient.serialization.schema import from_json, parse
+from resilient.storage import layout
 from resilient.storage.manifest import now
-from resilient.storage.remote.address import Address
 
 NAME = "claims.json"
 LIMIT = 16 << 20  # bytes
 
 _SCHEMA = 1
 _UPLOADED = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,14})-([0-9a-f]{12})-([0-9]{4,9})")
-_MOST = 1000  # claims that a local copy names
 
-_Id = Annotated[str, Meta(pattern=r"\A[0-9a-f]{12}\Z")]
+Id = Annotated[str, Meta(pattern=r"\A[0-9a-f]{12}\Z")]
+Step = Annotated[int, Meta(ge=-1, le=layout.LAST_STEP)]
 _Text = Annotated[str, Meta(max_length=1000)]
-_Step = Annotated[int, Meta(ge=-1, le=layout.LAST_STEP)]
 
 
 def new_id() -> str:
@@ -68,8 +64,8 @@ class Claim:
         until: The last step that counts; None for the owner's claim, where all do.
     """
 
-    id: _Id
-    until: _Step | None = None
+    id: Id
+    until: Step | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +87,7 @@ class Claims:
 
     @classmethod
     def following(cls, former: "Claims | None", until: int, mine: str) -> "Claims":
-        """Those of this process, which takes over a run.
+        """The claims once this process takes over a run.
 
         Args:
             former: The claims so far.
@@ -101,6 +97,7 @@ class Claims:
         kept = [
             replace(each, until=until if each.until is None else min(each.until, until))
             for each in (former.claims if former is not None and until >= 0 else [])
+            if each.id != mine  # the store took it before, and the answer was lost
         ]
         host = socket.gethostname()[:1000]
         return cls([*kept, Claim(mine)], host, os.getpid(), now())
@@ -111,7 +108,7 @@ class Claims:
         return self.claims[-1].id
 
     def without_unused(self, used: set[str]) -> "Claims":
-        """The same, without former claims that have no checkpoint left."""
+        """The claims without former ones that have no checkpoint any more."""
         kept = [each for each in self.claims[:-1] if each.id in used]
         return replace(self, claims=[*kept, self.claims[-1]])
 
@@ -135,65 +132,3 @@ class Claims:
             SchemaError: It is something else.
         """
         return from_json(cls, parse(raw))
-
-
-@dataclass(frozen=True)
-class LocalCopy:
-    """What a local directory knows of the store, in ``remote.json``.
-
-    The claim under which the directory was last written: while the store names the same
-    owner, the directory is up to date, and may be ahead of the store. Otherwise another
-    machine has continued the run, and the store is right.
-
-    Attributes:
-        address: Of the run.
-        claims: The claim that it follows; and while a new one is being made, all that
-            the store may have taken meanwhile.
-        until: The step after which what is in the store has been abandoned here, and
-            the store does not know it yet; None if it does.
-        begun: Whether the store has taken a claim: from then on it is not empty.
-    """
-
-    address: Annotated[str, Meta(max_length=4096)]
-    claims: Annotated[list[_Id], Meta(max_length=_MOST)]
-    until: _Step | None = None
-    begun: bool = False
-
-    @classmethod
-    def read(cls, directory: Path, address: Address) -> "LocalCopy | None":
-        """What the directory knows; None if it is new to the store.
-
-        Raises:
-            CheckpointMismatchError: It is the local directory of another run.
-            CheckpointReadError: ``remote.json`` is damaged.
-        """
-        try:
-            raw = files.read_file(directory, layout.REMOTE, files.SMALL_BYTES)
-            known = from_json(cls, parse(raw))
-        except FileNotFoundError:
-            return None
-        except (SchemaError, OSError) as error:
-            raise CheckpointReadError(
-                f"{layout.REMOTE} in the local directory cannot be read, so it is not "
-                "known whether the directory or the object store is further ahead.",
-                received=f"{directory / layout.REMOTE}: {error}",
-                hint=f"Delete {directory} to continue from the object store.",
-            ) from None
-        if known.address != str(address):
-            raise CheckpointMismatchError(
-                "The local directory belongs to a run in another place.",
-                received=f"{directory} holds checkpoints of {known.address}, and "
-                f"checkpoint_dir is {address}",
-                hint="Use another local_dir: each run needs its own.",
-            )
-        return known
-
-    def write(self, directory: Path) -> None:
-        """Write it to disk atomically."""
-        text = json.dumps(asdict(self), indent=1)
-        files.replace_text(directory / layout.REMOTE, text + "\n")
-
-    def claiming(self, owner: str) -> "LocalCopy":
-        """The same while the run is being claimed: any of them may be the owner's."""
-        claims = dict.fromkeys([*self.claims, owner])
-        return replace(self, claims=[*claims][-_MOST:])

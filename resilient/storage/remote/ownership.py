@@ -5,37 +5,103 @@ does, so after a kill at any moment it is known which of the two is further ahea
 """
 
 import contextlib
+import json
 import logging
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
-from resilient.errors import CheckpointMismatchError
-from resilient.storage import layout, quarantine, refusals
+from msgspec import Meta
+
+from resilient.errors import CheckpointMismatchError, CheckpointReadError
+from resilient.serialization.schema import SchemaError, from_json, parse
+from resilient.storage import files, layout, quarantine, refusals
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.manifest import ManifestError
 from resilient.storage.remote.address import Address
-from resilient.storage.remote.claims import LocalCopy, new_id
-from resilient.storage.remote.far import Far
+from resilient.storage.remote.claims import Id, Step, new_id
 from resilient.storage.remote.objects import StoreError
+from resilient.storage.remote.remote_run import RemoteRun
 from resilient.storage.remote.uploader import SideFiles
 
 logger = logging.getLogger(__name__)
 
+_MOST = 1000  # claims that a local copy names
 
-class Ownership:
-    """Whose a run is, near and far.
 
-    Args:
-        far: The run in the store.
-        directory: The local directory, which this process has locked.
+@dataclass(frozen=True)
+class LocalCopy:
+    """What a local directory knows of the store, in ``remote.json``.
+
+    The claim under which the directory was last written: while the store names the same
+    owner, the directory is up to date, and may be ahead of the store. Otherwise another
+    machine has continued the run, and the store is right.
+
+    Attributes:
+        address: Of the run.
+        claims: The claim that it follows; and while a new one is being made, all that
+            the store may have taken meanwhile.
+        until: The step after which what is in the store has been abandoned here, and
+            the store does not know it yet; None if it does.
+        begun: Whether the store has taken a claim: from then on it is not empty.
     """
 
-    def __init__(self, far: Far, directory: Path) -> None:
-        self._far, self._directory = far, directory
-        self._address = far.objects.address
-        self._mine, self._next, self._lock = False, new_id(), threading.Lock()
+    address: Annotated[str, Meta(max_length=4096)]
+    claims: Annotated[list[Id], Meta(max_length=_MOST)]
+    until: Step | None = None
+    begun: bool = False
+
+    @classmethod
+    def read(cls, directory: Path, address: Address) -> "LocalCopy":
+        """Read what the directory knows; no claim if it is new to the store.
+
+        Raises:
+            CheckpointMismatchError: It is the local directory of another run.
+            CheckpointReadError: ``remote.json`` is damaged.
+        """
+        try:
+            raw = files.read_file(directory, layout.REMOTE, files.SMALL_BYTES)
+            known = from_json(cls, parse(raw))
+        except FileNotFoundError:
+            return cls(str(address), [])
+        except (SchemaError, OSError) as error:
+            raise CheckpointReadError(
+                f"{layout.REMOTE} in the local directory cannot be read, so it is not "
+                "known whether the directory or the object store is further ahead.",
+                received=f"{directory / layout.REMOTE}: {error}",
+                hint=f"Delete {directory} to continue from the object store.",
+            ) from None
+        if known.address != str(address):
+            raise CheckpointMismatchError(
+                "The local directory belongs to a run in another place.",
+                received=f"{directory} holds checkpoints of {known.address}, and "
+                f"checkpoint_dir is {address}",
+                hint="Use another local_dir: each run needs its own.",
+            )
+        return known
+
+    def write(self, directory: Path) -> None:
+        """Write it to disk atomically."""
+        text = json.dumps(asdict(self), indent=1)
+        files.replace_text(directory / layout.REMOTE, text + "\n")
+
+
+class Ownership:
+    """Claims a run for this process, and decides which of its two copies counts.
+
+    Args:
+        remote: The run in the store. This process has locked its local directory.
+
+    Attributes:
+        remote: The same.
+    """
+
+    def __init__(self, remote: RemoteRun) -> None:
+        self.remote, self._directory = remote, remote.directory
+        self._address = remote.objects.address
+        self._next, self._lock = new_id(), threading.Lock()
 
     def refresh(self) -> None:
         """Make the local directory a copy, if the store is further ahead.
@@ -44,13 +110,11 @@ class Ownership:
             CheckpointReadError: The store does not answer.
         """
         with explained(self._address):
-            self._far.refresh()
-            self._check_same_run(anew=False)
-            if not self._is_up_to_date():
+            if self._has_fallen_behind(anew=False):
                 self._follow(anew=False)
 
     def take_over(self, anew: bool) -> None:
-        """The same, and own the run from now on.
+        """Do what ``refresh`` does, and own the run from now on.
 
         Args:
             anew: Whether the run is about to be started over.
@@ -60,22 +124,22 @@ class Ownership:
                 nothing to go on from.
             CheckpointMismatchError: The two are of different runs.
         """
-        follows = False
-        known = LocalCopy.read(self._directory, self._address)
+        known, follows = self._local(), False
         try:
-            self._far.refresh()
-            self._check_same_run(anew=anew)
-            follows = not self._is_up_to_date()
-            if follows and self._far.claims is not None:
+            follows = self._has_fallen_behind(anew)
+            if follows and self.remote.claims is not None:
                 # It may be running. What it commits and deletes until its next commit
                 # is refused would be unknown here.
-                self._far.stop_others()
-                self._far.refresh()
-            if follows:
+                self.remote.stop_others()
+                self.remote.refresh()
                 self._follow(anew)
             self._claim()
         except StoreError as error:
-            if follows or known is None or not layout.committed_steps(self._directory):
+            if (
+                follows
+                or not known.claims
+                or not layout.committed_steps(self._directory)
+            ):
                 raise refusals.unreachable(self._address, error) from None
             logger.warning(
                 "The object store does not answer: %s. The run continues from %s, "
@@ -84,85 +148,91 @@ class Ownership:
                 self._directory,
             )
 
-    def settle(self) -> None:
-        """Before each upload: do what could not be done before, if anything.
+    def ensure(self) -> None:
+        """Claim the run, if it is not this process's or something was abandoned.
 
         Raises:
             DirectoryInUseError: Another run has taken over meanwhile.
             StoreError: The store still fails.
         """
-        if not self._mine:
-            self._far.refresh()
-            if not self._is_up_to_date():
-                self._far.check_mine()
-        if not self._mine or self._local().until is not None:
-            self._claim()
+        local = self._local()
+        if local.claims == [self.remote.mine] and local.until is None:
+            return
+        self.remote.refresh()
+        if not self._is_up_to_date():
+            self.remote.check_owner()
+        self._claim()
 
     def steps(self) -> set[int]:
-        """Those in the store, without what was abandoned here."""
+        """Steps of the commits in the store, without what was abandoned here."""
         with self._lock:
             until = self._local().until
-        return {s for s in {**self._far.found} if until is None or s <= until}
+        return {s for s in {**self.remote.commits} if until is None or s <= until}
 
     def abandon_after(self, step: int) -> None:
-        """What is after a step is no part of the run; ``settle`` informs the store."""
+        """Exclude what is after a step; ``ensure`` informs the store."""
         with self._lock:
             local = self._local()
             until = step if local.until is None else min(step, local.until)
             replace(local, until=until).write(self._directory)
 
     def _claim(self) -> None:
+        mine = self._next  # until the store has taken it: an answer may be lost
         with self._lock:
             local = self._local()
-            local.claiming(self._next).write(self._directory)
-        newest = max(self._far.found, default=-1)
-        self._far.take(self._next, newest if local.until is None else local.until)
+            claims = [*dict.fromkeys([*local.claims, mine])][-_MOST:]
+            replace(local, claims=claims).write(self._directory)
+        newest = max(self.remote.commits, default=-1)
+        self.remote.take(mine, newest if local.until is None else local.until)
+        self._next = new_id()
         with self._lock:
             now = self._local()
             until = None if now.until == local.until else now.until
-            claims = [self._next]
-            LocalCopy(now.address, claims, until, begun=True).write(self._directory)
-        self._mine, self._next = True, new_id()
+            now = replace(now, claims=[mine], until=until, begun=True)
+            now.write(self._directory)
 
     def _local(self) -> LocalCopy:
-        known = LocalCopy.read(self._directory, self._address)
-        return known or LocalCopy(str(self._address), [])
+        return LocalCopy.read(self._directory, self._address)
 
     def _is_up_to_date(self) -> bool:
-        claims, local = self._far.claims, self._local()
+        claims, local = self.remote.claims, self._local()
         return not local.begun if claims is None else claims.owner in local.claims
 
-    def _check_same_run(self, *, anew: bool) -> None:
-        known = LocalCopy.read(self._directory, self._address)
+    def _has_fallen_behind(self, anew: bool) -> bool:
+        """Whether the store knows better; raises where the two are different runs."""
+        self.remote.refresh()
+        local, claims = self._local(), self.remote.claims
         steps = layout.committed_steps(self._directory)
         problem = None
-        if known is None and self._far.claims is not None:
+        if claims is not None and not local.claims:
             problem = "The local directory has checkpoints of another run."
-        elif known is not None and known.begun and self._far.claims is None:
+        elif claims is None and local.begun:
             problem = "The object store no longer has anything of this run."
         if anew or not steps or problem is None:
-            return
+            return not self._is_up_to_date()
         raise CheckpointMismatchError(
             problem,
             received=f"{self._directory} has a checkpoint of step {steps[-1]:,}; "
-            f"{self._address} " + ("is another run" if known is None else "is empty"),
+            f"{self._address} " + ("is another run" if claims else "is empty"),
             hint=f"To continue from the object store, delete {self._directory} or "
             'pass another local_dir. To start over, pass resume="never".',
         )
 
     def _follow(self, anew: bool) -> None:
         """Another machine has gone on, or the directory is new: the store is right."""
-        if self._far.claims is None:
-            return  # nobody has begun: what is near, if anything, is the run
+        if self.remote.claims is None:
+            return  # nobody has begun: what is local, if anything, is the run
+        if self._local().until is not None:  # nobody here went on with that
+            replace(self._local(), until=None).write(self._directory)
         for step in layout.committed_steps(self._directory):
             path = self._directory / layout.committed_name(step)
             with contextlib.suppress(ManifestError):
-                if self._far.has(Checkpoint.read(path)):
+                if self.remote.has(Checkpoint.read(path)):
                     continue
             reason = "another machine has continued this run"
             quarantine.move(path, "superseded", reason)
         if not anew:
-            SideFiles(self._far.objects, self._directory).get(self._far.names)
+            SideFiles(self.remote).get()
 
 
 @contextlib.contextmanager

@@ -6,9 +6,9 @@ is fetched when needed; commits are uploaded in the background.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from resilient import display
 from resilient.errors import CorruptCheckpointError, message
@@ -18,14 +18,12 @@ from resilient.storage import layout, refusals
 from resilient.storage.checkpoint import Checkpoint, DamageError
 from resilient.storage.commit import Staging
 from resilient.storage.remote.address import Address
-from resilient.storage.remote.far import Far
 from resilient.storage.remote.objects import Objects
 from resilient.storage.remote.options import Upload
 from resilient.storage.remote.ownership import Ownership, explained
+from resilient.storage.remote.remote_run import RemoteRun
 from resilient.storage.remote.uploader import Uploader
 from resilient.storage.store import Store
-
-T = TypeVar("T")
 
 _LAST_EVENTS = 2.0  # seconds that the last copy of events may take
 
@@ -40,7 +38,6 @@ class TieredStore(Store):
 
     Attributes:
         address: Of the run.
-        objects: Those below it.
     """
 
     def __init__(
@@ -50,13 +47,21 @@ class TieredStore(Store):
         upload: Upload,
     ) -> None:
         super().__init__(address.local_directory(local_dir))
-        self.address, self.objects = address, Objects(address, upload)
+        self.address = address
         _require_apart(self.directory, address)
-        self._keep_near = keep_policy(upload.keep_local)
-        self._far = Far(self.objects, self.directory)
-        self._ownership = Ownership(self._far, self.directory)
+        self._keep_local = keep_policy(upload.keep_local)
+        self._ownership = Ownership(RemoteRun(Objects(address, upload), self.directory))
         self._uploader: Uploader | None = None
         self._prunes: KeepPolicy | None = None
+
+    @property
+    def objects(self) -> Objects:
+        """Those below the address."""
+        return self._remote.objects
+
+    @property
+    def _remote(self) -> RemoteRun:
+        return self._ownership.remote
 
     def __str__(self) -> str:
         return str(self.address)
@@ -67,16 +72,14 @@ class TieredStore(Store):
 
         Raises:
             CheckpointReadError: The object store does not answer, and there is nothing
-                near to go on from.
+                local to go on from.
             CheckpointMismatchError: The local directory is of another run.
             CheckpointWriteError: It cannot be written.
         """
         with super().opened(anew=anew):
             with refusals.of_local_copy(self.directory):
                 self._ownership.take_over(anew)
-            uploader = Uploader(
-                self._far, self.directory, self._ownership.settle, self._tell
-            )
+            uploader = Uploader(self._remote, self._ownership.ensure, self._report)
             self._uploader = uploader
             try:
                 for checkpoint in super().checkpoints(to_look=True):
@@ -86,8 +89,7 @@ class TieredStore(Store):
                 self._uploader = None
                 uploader.close(0.0 if uploader.waiting else _LAST_EVENTS)
                 # A request that hangs leaves the thread with what it had.
-                self._far = self._far.with_own_client()
-                self._ownership = Ownership(self._far, self.directory)
+                self._ownership = Ownership(self._remote.with_own_client())
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[None]:
@@ -114,7 +116,7 @@ class TieredStore(Store):
             return uploader is None
         if uploader.fatal is not None:
             raise uploader.fatal
-        self._prune_near(uploader)  # of what was held until now
+        self._prune_local(uploader)  # of what was held until now
         return True
 
     def not_uploaded(self) -> str:
@@ -128,10 +130,10 @@ class TieredStore(Store):
 
     def checkpoints(self, *, to_look: bool = False) -> list[Checkpoint]:
         """As of ``Store``; also those that are only in the object store."""
-        near = {each.step: each for each in super().checkpoints(to_look=to_look)}
-        counts, far = self._ownership.steps(), self._far.checkpoints
-        far = {step: each for step, each in far.items() if step in counts}
-        return [each for _, each in sorted({**far, **near}.items())]
+        local = {each.step: each for each in super().checkpoints(to_look=to_look)}
+        counts, remote = self._ownership.steps(), self._remote.checkpoints
+        remote = {step: each for step, each in remote.items() if step in counts}
+        return [each for _, each in sorted({**remote, **local}.items())]
 
     def steps(self) -> list[int]:
         """See ``Store``."""
@@ -144,11 +146,6 @@ class TieredStore(Store):
         except CorruptCheckpointError as error:
             return [str(error.received)]
         return super().problems(step)
-
-    def load(self, step: int, read: Callable[[Checkpoint], T]) -> tuple[Checkpoint, T]:
-        """See ``Store``."""
-        self._fetch_missing(step)
-        return super().load(step, read)
 
     def read(self, step: int) -> Checkpoint:
         """See ``Store``."""
@@ -176,15 +173,15 @@ class TieredStore(Store):
 
     def prune(self, keep: KeepPolicy) -> list[int]:
         """As of ``Store``: ``keep`` is for the object store."""
-        newest = next(reversed(self.steps()), -1)
+        newest = max(self.steps(), default=-1)
         if self._uploader is None:
             with explained(self.address):
-                return self._far.prune(keep, newest)
+                return self._remote.prune(keep, newest)
         self._uploader.prune(keep, newest)
-        self._prunes = self._keep_near | KeepPolicy(back=keep.back)
-        return self._prune_near(self._uploader)
+        self._prunes = self._keep_local | KeepPolicy(back=keep.back)
+        return self._prune_local(self._uploader)
 
-    def _prune_near(self, uploader: Uploader) -> list[int]:
+    def _prune_local(self, uploader: Uploader) -> list[int]:
         if self._prunes is None:
             return []
         return self._pruner.prune(self._prunes, uploader.waiting)
@@ -202,36 +199,37 @@ class TieredStore(Store):
     # What a restore needs. ------------------------------------------------------------
 
     def _newest_first(self) -> Iterator[int]:
-        near = set(super().steps())
+        local = set(super().steps())
         for step in reversed(self.steps()):
             yield step
-            # If it was near, it was damaged.
-            if step in near and step in self._ownership.steps():
+            # If it was local, it was damaged.
+            if step in local and step in self._ownership.steps():
                 yield step
 
     def _get_ready(self, step: int) -> None:
-        if not os.path.lexists(self._path(step)):
-            self._fetch(step)
+        if os.path.lexists(self._path(step)):
+            return
+        found = self._remote.checkpoints.get(step)
+        if found is not None:
+            size = display.size(found.nbytes)
+            self.say(f"Fetching the checkpoint of step {step:,} ({size}) from {self}")
+        with explained(self.address):
+            self._remote.fetch(step)
+
+    def _fetch_missing(self, step: int) -> None:
+        if step in self._ownership.steps():
+            try:
+                self._get_ready(step)
+            except DamageError as error:
+                raise refusals.damaged(self._path(step), str(error)) from None
 
     def _quarantine(self, step: int, reason: str) -> Path:
         if os.path.lexists(self._path(step)):
             return super()._quarantine(step, reason)
         return self._path(step)
 
-    def _fetch_missing(self, step: int) -> None:
-        if step in self._ownership.steps() and not os.path.lexists(self._path(step)):
-            try:
-                self._fetch(step)
-            except DamageError as error:
-                raise refusals.damaged(self._path(step), str(error)) from None
-
-    def _fetch(self, step: int) -> None:
-        far = self._far.checkpoints.get(step)
-        if far is not None:
-            size = display.size(far.nbytes)
-            self.say(f"Fetching the checkpoint of step {step:,} ({size}) from {self}")
-        with explained(self.address):
-            self._far.fetch(step)
+    def _report(self, event: str, **fields: Any) -> None:
+        self.report(event, **fields)  # which is set after this store is opened
 
     def _abandon_after(self, step: int) -> None:
         if self._uploader is not None:
@@ -239,17 +237,13 @@ class TieredStore(Store):
             with refusals.of_local_copy(self.directory):
                 self._ownership.abandon_after(step)
 
-    def _tell(self, event: str, **fields: Any) -> None:
-        self.report(event, **fields)  # who listens is known later
-
 
 def _require_apart(directory: Path, address: Address) -> None:
     """Raise ValueError where one of the two would be written into the other."""
     if address.protocol not in ("file", "local"):
         return
-    far = Path(address.path).resolve()
-    near = directory.resolve()
-    if near == far or near in far.parents or far in near.parents:
+    remote, local = Path(address.path).resolve(), directory.resolve()
+    if local == remote or local in remote.parents or remote in local.parents:
         raise ValueError(
             message(
                 "`local_dir` and `checkpoint_dir` overlap.",

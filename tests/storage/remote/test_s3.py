@@ -1,5 +1,6 @@
 """Against a real S3 server: kills at every request, and what may go wrong between."""
 
+import errno
 import logging
 import os
 import random
@@ -7,12 +8,13 @@ import time
 import traceback
 
 import pytest
+import s3fs
 from support import object_store
 from support.checkpoint_samples import holds, newest_good, save
 from support.gang import run_alone
 from support.object_store import BUCKET, HANG, KILL, KILL_AFTER, RESET
 
-from resilient.errors import CheckpointReadError
+from resilient.errors import CheckpointReadError, DirectoryInUseError
 from resilient.storage.remote import objects as objects_module
 from resilient.storage.remote.address import Address
 from resilient.storage.remote.objects import Objects, StoreError
@@ -183,17 +185,73 @@ def test_no_credential_is_ever_told(s3, commit, tmp_path, caplog):
     assert "canary" not in everything
 
 
+def test_an_object_that_is_created_replaces_none(s3):
+    objects = Objects(Address("s3", f"{BUCKET}/creates"), Upload(patience=1))
+    assert objects.create("a", b"mine")
+    assert objects.create("a", b"mine")  # a retry, whose first answer was lost
+    assert not objects.create("a", b"another's")
+    assert objects.get("a", 100) == b"mine"
+
+
+def in_other_words(knows, code):
+    """Of stores that say less, or that know no conditions at all."""
+    pipe = s3fs.S3FileSystem._pipe_file
+
+    async def pipe_file(fs, path, value, mode="overwrite", **options):
+        try:
+            return await pipe(fs, path, value, mode=mode, **options)
+        except FileExistsError:
+            raise OSError(code, "condition") from None
+
+    async def refuse(fs, path, value, mode="overwrite", **options):
+        if mode == "create":
+            raise OSError(code, "not implemented")
+        return await pipe(fs, path, value, **options)
+
+    return pipe_file if knows else refuse
+
+
+@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS])
+def test_a_store_that_has_other_words_for_it_replaces_none(
+    s3, monkeypatch, knows, code
+):
+    monkeypatch.setattr(s3fs.S3FileSystem, "_pipe_file", in_other_words(knows, code))
+    name = f"words-{knows}-{code}"
+    objects = Objects(Address("s3", f"{BUCKET}/{name}"), Upload(patience=1))
+    assert objects.create("a", b"mine")
+    assert objects.create("a", b"mine")
+    assert not objects.create("a", b"another's")
+    assert objects.get("a", 100) == b"mine"
+
+
+def test_a_commit_that_something_else_wrote_ends_uploads(s3, tmp_path, monkeypatch):
+    create = Objects.create
+
+    def create_second(objects, name, content):
+        objects.put(name, b"another's")
+        return create(objects, name, content)
+
+    monkeypatch.setattr(Objects, "create", create_second)
+    store = store_of(f"s3://{BUCKET}/taken", tmp_path / "near", Upload(patience=20))
+    with store.opened():
+        save(store, 1)
+        with pytest.raises(DirectoryInUseError, match="Something else has written"):
+            store.uploaded(60)
+
+
 @pytest.mark.parametrize(
     "request_of",
     [
         lambda objects, _: objects.put("new", b"x"),
+        lambda objects, _: objects.create("new", b"x"),
         lambda objects, _: objects.get("there", 100),
         lambda objects, _: objects.names(),
-        lambda objects, _: objects.delete(["there"]),
+        lambda objects, _: objects.delete("there"),
         lambda objects, file: objects.send(file, "new"),
         lambda objects, file: objects.receive("there", file, 1),
     ],
-    ids=["put", "get", "names", "delete", "send", "receive"],
+    ids=["put", "create", "get", "names", "delete", "send", "receive"],
 )
 def test_no_request_waits_for_its_answer_for_ever(
     s3, tmp_path, monkeypatch, request_of

@@ -33,7 +33,7 @@ from resilient.policies import best, latest
 from resilient.progress import Progress
 from resilient.storage.layout import committed_steps
 from resilient.storage.manifest import FileRecord, Manifest
-from resilient.storage.remote import far as far_module
+from resilient.storage.remote import remote_run as remote_run_module
 from resilient.storage.remote.objects import Objects, StoreError
 from resilient.storage.remote.options import Upload
 from resilient.storage.stores import store_of
@@ -190,7 +190,7 @@ def test_what_a_run_commits_that_does_not_know_of_its_end_is_no_part(
     a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
     with a.opened():
         a.save(1)
-        monkeypatch.setattr(far_module.Far, "check_mine", lambda _: None)
+        monkeypatch.setattr(remote_run_module.RemoteRun, "check_owner", lambda _: None)
         with b.opened():
             a.save(9)
             monkeypatch.undo()
@@ -207,7 +207,7 @@ def test_what_a_run_commits_that_does_not_know_of_its_end_is_no_part(
 def test_what_a_run_does_while_it_is_taken_over_is_known(tmp_path, monkeypatch, when):
     """It keeps one checkpoint: with the next one, it deletes what others found."""
     a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
-    change = getattr(far_module.Far, when)
+    change = getattr(remote_run_module.RemoteRun, when)
 
     def after_another_save(*arguments):
         monkeypatch.undo()
@@ -217,7 +217,7 @@ def test_what_a_run_does_while_it_is_taken_over_is_known(tmp_path, monkeypatch, 
 
     with a.opened():
         a.save(1, keep=latest(1))
-        monkeypatch.setattr(far_module.Far, when, after_another_save)
+        monkeypatch.setattr(remote_run_module.RemoteRun, when, after_another_save)
         with b.opened():
             assert b.newest() == (2 if when == "stop_others" else 1, True)
             b.save(3)
@@ -328,6 +328,57 @@ def test_a_kill_before_the_store_knows_what_is_abandoned(tmp_path, monkeypatch):
         assert a.newest() == (1, True)
 
 
+def test_what_was_abandoned_before_another_machine_went_on_abandons_nothing(
+    tmp_path, monkeypatch
+):
+    """The store did not know of it, and what the other machine did is the run."""
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1, 2, 3, keep=latest(9))
+        monkeypatch.setattr(Objects, "put", refuse)
+        a.store.discard_after(1)
+    monkeypatch.undo()
+    with b.opened():
+        assert b.newest() == (3, True)
+        b.save(4, keep=latest(9))
+    with a.opened():
+        assert a.newest() == (4, True)
+        a.save(5, keep=latest(9))
+    assert far_steps(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def test_a_run_that_was_taken_over_does_not_take_it_back_by_a_rollback(tmp_path):
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1, 2, keep=latest(9))
+        with b.opened():
+            b.save(3, keep=latest(9))
+            a.store.discard_after(1)
+            with pytest.raises(DirectoryInUseError, match="has taken over"):
+                a.save(2, version=1, keep=latest(9))
+            b.save(4, keep=latest(9))
+    c = Machine(tmp_path, "c")
+    with c.opened():
+        assert c.newest() == (4, True)
+
+
+def test_a_claim_whose_answer_is_lost_is_made_once(tmp_path, monkeypatch):
+    a, b, put = Machine(tmp_path, "a"), Machine(tmp_path, "b"), Objects.put
+
+    def lose(self, name, content):
+        put(self, name, content)
+        refuse()
+
+    with a.opened():
+        a.save(1, keep=latest(9))
+    monkeypatch.setattr(Objects, "put", lose)
+    with a.opened():
+        monkeypatch.undo()
+        a.save(2, 3, keep=latest(9))
+    with b.opened():
+        assert b.newest() == (3, True)
+
+
 @pytest.mark.parametrize("where", ["near", "far"])
 def test_the_copy_in_the_other_place_is_used_where_one_is_damaged(tmp_path, where):
     a = Machine(tmp_path, "a")
@@ -378,7 +429,7 @@ def test_a_listing_that_lags_hides_nothing(tmp_path, monkeypatch):
     a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
     with a.opened():
         a.save(1)
-        before = a.store._far.objects.names()
+        before = a.store.objects.names()
         a.save(2)
     monkeypatch.setattr(Objects, "names", lambda _: before)
     with b.opened():

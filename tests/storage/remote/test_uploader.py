@@ -143,3 +143,36 @@ def test_a_request_of_a_run_that_has_ended_is_not_taken_for_the_next_one(
     with new.opened():
         found = newest_good(new)
         assert (found.step, holds(found), new.steps()) == (3, True, [2, 3])
+
+
+def test_a_retry_sends_only_files_that_are_not_there(tmp_path, monkeypatch):
+    store, failed, sent = at(tmp_path), threading.Event(), []
+    put, send = Objects.put, Objects.send
+
+    def refuse_manifest(objects, name, content):
+        if name.endswith("manifest.json"):
+            raise StoreError("SlowDown", transient=True)
+        put(objects, name, content)
+
+    def record(objects, path, name):
+        sent.append(name)
+        send(objects, path, name)
+
+    store.report = lambda event, **_: failed.set()
+    monkeypatch.setattr(Objects, "send", record)
+    with store.opened():
+        monkeypatch.setattr(Objects, "put", refuse_manifest)
+        save(store, 1)
+        assert failed.wait(60)
+        (there,) = (tmp_path / "far").glob("step-00000001-*")
+        (there / "run.json").write_bytes(b"")  # cut
+        monkeypatch.setattr(Objects, "put", put)
+        assert uploaded(store)
+    names = [name for name in sent if "/" in name]
+    (twice,) = {name for name in names if names.count(name) == 2}
+    assert twice.endswith("/run.json")
+    assert len(names) == len({*names}) + 1
+    new = at(tmp_path, "new")
+    with new.opened():
+        found = newest_good(new)
+        assert (found.step, holds(found)) == (1, True)
