@@ -18,7 +18,7 @@ import contextlib
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -93,14 +93,17 @@ class HeldTensors(ABC):
         directory: str,
         part: Part = ALONE,
         names: Collection[str] | None = None,
+        *,
+        below: str = "",
     ) -> list[str]:
-        """Write the tensors into ``directory``, which exists and is empty.
+        """Write the tensors into an empty directory.
 
         Args:
             directory: Of this process. The files of all processes are moved into one
                 directory afterwards: their names must differ.
             part: Of the checkpoint.
             names: Of the tensors; None: all.
+            below: The directory below that one to write into; it exists.
 
         Returns:
             The files, relative to ``directory``: a reader needs each of them.
@@ -110,8 +113,9 @@ class HeldTensors(ABC):
         """
         held = self.held
         some = held if names is None else {name: held[name] for name in names}
-        with plain(directory) as path:
-            return self._write(some, path, part)
+        with plain(os.path.join(directory, below)) as path:
+            files = self._write(some, path, part)
+        return [os.path.join(below, name) for name in files]
 
     @abstractmethod
     def _write(self, held: Mapping[str, Any], directory: str, part: Part) -> list[str]:
@@ -146,6 +150,10 @@ class _Views(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._held)
+
+
+# Elements of tensors; None: not computed yet, or overwritten.
+Peeked = Callable[[], list[np.ndarray] | None]
 
 
 class Generators(Protocol):
@@ -196,19 +204,17 @@ class Backend(Generators, Protocol):
         kept: nobody writes to it.
         """
 
-    def peek(
-        self, tensors: Sequence[Any], most: int
-    ) -> Callable[[], list[np.ndarray] | None]:
+    def peek(self, tensors: Mapping[str, Any], most: int) -> Peeked:
         """A few elements of tensors, spread over each, without waiting for a device.
 
         Args:
-            tensors: The backend's, or Keras variables; of one that is spread over
-                devices, the part of the first.
+            tensors: As for ``snapshot``; of one that is spread over devices, the part
+                of the first.
             most: Elements of each.
 
         Returns:
-            A function that returns them as copies; None while they are being computed,
-            and where a later step has overwritten them.
+            A function that returns them as copies, in this order; None while they are
+            being computed, and where a later step has overwritten them.
         """
 
     def versions(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ Refuses typed PRNG keys and sparse arrays. JAX has no global random state.
 """
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -29,7 +29,7 @@ from resilient.backends.arrays import (
     not_stored,
     spread_elements,
 )
-from resilient.backends.base import Backend, HeldTensors
+from resilient.backends.base import Backend, HeldTensors, Peeked
 from resilient.backends.jax_files import Shards
 from resilient.backends.stored import StoredTensor
 from resilient.errors import NotSupportedError
@@ -82,10 +82,8 @@ class JaxBackend:
     def set_random_state(self, state: dict[str, Any]) -> None:
         pass
 
-    def peek(
-        self, tensors: Sequence[Any], most: int
-    ) -> Callable[[], list[np.ndarray] | None]:
-        values = _values({str(at): tensor for at, tensor in enumerate(tensors)})
+    def peek(self, tensors: Mapping[str, Any], most: int) -> Peeked:
+        values = _values(tensors)
         if any(value.is_deleted() for value in values.values()):
             return lambda: None  # given away by a loop's own step
         arrays = [value.addressable_data(0) for value in values.values()]

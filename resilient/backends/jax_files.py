@@ -17,6 +17,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ _SMALL = 1 << 18  # bytes; smaller arrays are read whole
 _ALIGNMENT = 64  # bytes; less, and JAX copies
 # Bytes of a file with data, about: several are written, flushed and uploaded at once.
 _FILE = 32 << 20
+_AROUND = 4096  # bytes of a database that are not an array's, for each one; at most
 # Files are flushed when the checkpoint is sealed, all at once.
 _WRITING = ts.Context({"file_io_sync": False})
 _MAPPED = ts.Context({"file_io_mode": {"mode": "memmap"}})
@@ -77,52 +79,38 @@ class Held(HeldTensors):
             return _write_tree(spread | whole, directory, _STATE, ocdbt=not spread)
         shards = []
         if spread:
-            state = os.path.join(directory, _STATE)
-            os.mkdir(state)
-            shards = _write_arrays(spread, _place(state), first=False)
-        files = _write_tree(whole, directory, part.name, ocdbt=True)
-        return [*(f"{_STATE}/{shard}" for shard in shards), *files]
+            shards = _write_arrays(spread, directory, _STATE, ocdbt=False, first=False)
+        return shards + _write_tree(whole, directory, part.name, ocdbt=True)
 
 
 def _write_tree(
     arrays: Mapping[str, Shards], directory: str, name: str, *, ocdbt: bool
 ) -> list[str]:
-    path = os.path.join(directory, name)
-    os.mkdir(path)
-    files = _write_arrays(arrays, _place(path, ocdbt=ocdbt), first=True)
-    if ocdbt:
-        files = _files_of_database(path, arrays)
-    with open(os.path.join(path, _METADATA), "w", encoding="utf-8") as file:
+    files = _write_arrays(arrays, directory, name, ocdbt=ocdbt, first=True)
+    metadata = f"{name}/{_METADATA}"
+    with open(os.path.join(directory, metadata), "w", encoding="utf-8") as file:
         file.write(json.dumps(_tree_metadata(arrays, ocdbt=ocdbt)))
-    return [f"{name}/{each}" for each in (_METADATA, *files)]
-
-
-def _files_of_database(path: str, arrays: Mapping[str, Shards]) -> list[str]:
-    """What TensorStore wrote, under names of its own, if no tensor is missing."""
-    if not arrays:
-        return ["manifest.ocdbt"]
-    names = [f"d/{name}" for name in os.listdir(os.path.join(path, "d"))]
-    sizes = [os.path.getsize(os.path.join(path, name)) for name in names]
-    pieces = [each for array in arrays.values() for each in array.owned.values()]
-    if sum(sizes) < sum(piece.nbytes for piece in pieces):
-        number = errno.ENOENT
-        raise FileNotFoundError(number, os.strerror(number), os.path.join(path, "d"))
-    return ["manifest.ocdbt", *names]
+    return [metadata, *files]
 
 
 def _write_arrays(
-    arrays: Mapping[str, Shards], place: dict[str, Any], *, first: bool
+    arrays: Mapping[str, Shards], directory: str, name: str, *, ocdbt: bool, first: bool
 ) -> list[str]:
     """Write the shards that this process owns, in one transaction, without a copy.
 
     Args:
         arrays: By name.
-        place: Of all arrays, for TensorStore.
+        directory: Of this process.
+        name: Of a new directory in it.
+        ocdbt: Whether to write a database.
         first: Also write shape and dtype of each array. One process does.
 
     Returns:
-        The keys that were written.
+        The files, relative to ``directory``.
     """
+    path = os.path.join(directory, name)
+    os.mkdir(path)
+    place = _place(path, ocdbt=ocdbt)
     # The others must not read metadata that may not have been written yet.
     how = {"create": True} if first else {"open": True, "assume_metadata": True}
     everything = ts.KvStore.open(place, context=_WRITING).result()
@@ -133,12 +121,10 @@ def _write_arrays(
         name: ts.open(_spec(array) | how, kvstore=store / f"{name}/", context=_WRITING)
         for name, array in arrays.items()
     }
-    writing, keys = [], [f"{name}/.zarray" for name in arrays] if first else []
-    for name, opened in opening.items():
-        stored, sizes = opened.result(), arrays[name].shard_shape
-        for at, shard in arrays[name].owned.items():
-            numbers = [str(a // max(1, n)) for a, n in zip(at, sizes, strict=True)]
-            keys.append(f"{name}/{'.'.join(numbers) or '0'}")
+    writing = []
+    for array, opened in opening.items():
+        stored = opened.result()
+        for at, shard in arrays[array].owned.items():
             piece = np.asarray(shard)
             index = tuple(slice(a, a + n) for a, n in zip(at, piece.shape, strict=True))
             written = stored[index].write(
@@ -148,7 +134,33 @@ def _write_arrays(
     for each in writing:
         each.result()
     transaction.commit_sync()
-    return keys
+    _check_written(Path(path), place, arrays, first=first)
+    files = [each for each in Path(path).rglob("*") if each.is_file()]
+    return [str(file.relative_to(directory)) for file in files]
+
+
+def _check_written(
+    path: Path, place: dict[str, Any], arrays: Mapping[str, Shards], *, first: bool
+) -> None:
+    """Raise OSError where somebody deleted a file meanwhile."""
+    sizes = {
+        name: sum(piece.nbytes for piece in each.owned.values())
+        for name, each in arrays.items()
+    }
+    store = ts.KvStore.open(place, context=_MAPPED).result()
+    keys = [str(key, "ascii") for key in store.list().result()]
+    # A small array may have fewer bytes than what a database has around all.
+    large = {name for name in sizes if sizes[name] >= _AROUND * len(arrays)}
+    reads = [
+        store.read(f"{name}/{what}")
+        for name, _, what in (key.rpartition("/") for key in keys)
+        if name not in large or what == ".zarray"
+    ]
+    many = sum(len(each.owned) + first for each in arrays.values())
+    found = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+    whole = len(keys) == many and found >= sum(sizes.values())
+    if not (whole and all(each.result().value for each in reads)):
+        raise FileNotFoundError(errno.ENOENT, "A file was deleted", os.fspath(path))
 
 
 def _place(path: str, *, ocdbt: bool = False) -> dict[str, Any]:

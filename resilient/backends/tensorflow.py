@@ -9,7 +9,7 @@ is not part of ``random_state``.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -29,7 +29,7 @@ from resilient.backends.arrays import (
     not_stored,
     spread_elements,
 )
-from resilient.backends.base import Backend, HeldTensors
+from resilient.backends.base import Backend, HeldTensors, Peeked
 from resilient.backends.tensorflow_files import CPU, Held, tensor_of, to_numpy
 
 
@@ -86,11 +86,9 @@ class TensorFlowBackend:
         if state["global_generator"] is not None:
             _set_global_generator(**state["global_generator"])
 
-    def peek(
-        self, tensors: Sequence[Any], most: int
-    ) -> Callable[[], list[np.ndarray] | None]:
+    def peek(self, tensors: Mapping[str, Any], most: int) -> Peeked:
         here = _here()
-        values = _values({str(at): tensor for at, tensor in enumerate(tensors)})
+        values = _values(tensors)
         # Keras has read the loss of this step: no device is busy.
         arrays = [to_numpy(_hold(value, here)) for value in values.values()]
         found = spread_elements(arrays, most)

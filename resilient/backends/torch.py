@@ -7,7 +7,7 @@ it has the rank's part.
 Refuses sparse, quantized and meta tensors.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ from resilient.backends.arrays import (
     check_stored,
     not_stored,
 )
-from resilient.backends.base import Backend, HeldTensors, Part
+from resilient.backends.base import Backend, HeldTensors, Part, Peeked
 from resilient.backends.parallel_copy import copy_all
 from resilient.backends.torch_files import name_of, piece_name, to_numpy, to_torch
 from resilient.backends.torch_random import TorchGenerators
@@ -81,25 +81,18 @@ class TorchBackend(TorchGenerators):
             mine = value[_Spread.of("a tensor", tensor).index]
             tensor.to_local().copy_(to_torch(mine))
 
-    def peek(
-        self, tensors: Sequence[Any], most: int
-    ) -> Callable[[], list[np.ndarray] | None]:
+    def peek(self, tensors: Mapping[str, Any], most: int) -> Peeked:
         held, copied = [], []
-        values = _values({str(at): tensor for at, tensor in enumerate(tensors)})
-        for value in values.values():
+        for value in _values(tensors).values():
             mine = value.to_local() if isinstance(value, DTensor) else value
             part = mine.flatten()[:: max(1, mine.numel() // most)]
-            if not part.is_cuda:
-                held.append(part.clone())
-            else:
-                held.append(_room(None, part).copy_(part, non_blocking=True))
-                copied.append(torch.cuda.Event())
-                copied[-1].record()
+            held.append(_room(None, part).copy_(part, non_blocking=part.is_cuda))
+            if part.is_cuda:
+                copied.append(torch.cuda.current_stream(part.device).record_event())
 
         def read() -> list[np.ndarray] | None:
-            if not all(each.query() for each in copied):
-                return None
-            return [to_numpy(each) for each in held]
+            ready = all(each.query() for each in copied)
+            return [to_numpy(each) for each in held] if ready else None
 
         return read
 

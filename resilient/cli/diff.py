@@ -15,7 +15,7 @@ from resilient.saving.compare import Comparison, compare
 from resilient.serialization import JSON
 from resilient.serialization.schema import strict
 from resilient.storage.store import Store
-from resilient.storage.stores import local_directory_of, open_readonly
+from resilient.storage.stores import local_path, open_readonly
 
 _SAME, _DIFFERENT = range(2)  # exit codes
 _SHOWN = 20  # rows in a table
@@ -34,7 +34,7 @@ def add_diff(add: Any) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     arguments.other, arguments.other_step = split(arguments.other, None)
-    local_directory_of(arguments.other)
+    local_path(arguments.other)
 
 
 def _diff(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:

@@ -34,7 +34,7 @@ from resilient.errors import (
 )
 from resilient.serialization import JSON
 from resilient.storage.manifest import has_key
-from resilient.storage.stores import local_directory_of, open_readonly
+from resilient.storage.stores import local_path, open_readonly
 
 # Exit codes for exceptions; the first match counts.
 _CODES: dict[type[Exception], int] = {
@@ -85,7 +85,7 @@ def _command(argv: Sequence[str] | None) -> int:
         if arguments.takes_checkpoint:
             directory, arguments.step = split(directory, arguments.step)
         directory = default_directory() if directory is None else directory
-        local_directory_of(directory)  # raises if something is wrong with it
+        local_path(directory)  # raises if something is wrong with it
         has_key()  # likewise
         arguments.check(arguments)
     except (OSError, ResilientError, ValueError) as error:

@@ -124,7 +124,7 @@ def _hang_options(parser: argparse.ArgumentParser) -> None:
 
 def supervise(arguments: argparse.Namespace) -> int:
     """Run the user's command; return the exit code."""
-    from resilient.storage.stores import local_directory_of
+    from resilient.storage.stores import local_path
     from resilient.supervise.options import require_process_groups
     from resilient.supervise.output import Output
     from resilient.supervise.signal_queue import SignalQueue
@@ -144,10 +144,8 @@ def supervise(arguments: argparse.Namespace) -> int:
         return 2
     with SignalQueue() as inbox, Output() as output:
         code = Supervisor(options, output, inbox).run()
-        if (
-            arguments.save is not None
-            and not (local_directory_of(arguments.save) / FITS).exists()
-        ):
+        save = arguments.save
+        if save is not None and not (local_path(save) / FITS).exists():
             output.say(
                 "Nothing was saved: the command did not call model.fit of Keras 3, "
                 "or it runs a Python without keras-resilient, or runs Python with -E "
@@ -157,7 +155,7 @@ def supervise(arguments: argparse.Namespace) -> int:
 
 
 def _options(arguments: argparse.Namespace, command: list[str]) -> Any:
-    from resilient.storage.stores import local_directory_of
+    from resilient.storage.stores import local_path
     from resilient.supervise.options import Options
 
     names = {field.name for field in fields(Options)} - {"command"}
@@ -167,7 +165,7 @@ def _options(arguments: argparse.Namespace, command: list[str]) -> Any:
         if name in names and value is not None
     }
     if "directory" in given:
-        given["directory"] = local_directory_of(given["directory"])
+        given["directory"] = local_path(given["directory"])
     return Options(command, environment=_environment(arguments), **given)
 
 

@@ -110,10 +110,9 @@ def contribute(group: Group, directory: Path, snapshot: Snapshot) -> None:
     mine: Exception | None = None
     try:
         with commit.part(path, snapshot.progress) as staging:
-            written = snapshot.write_state(staging.path)
-            variables = os.path.join(staging.path, VARIABLES)
-            names = snapshot.tensors.write(variables, snapshot.part)
-            files = staging.seal([*written, *(f"{VARIABLES}/{n}" for n in names)])
+            state, place = snapshot.write_state(staging.path), os.fspath(staging.path)
+            tensors = snapshot.tensors.write(place, snapshot.part, below=VARIABLES)
+            files = staging.seal([*state, *tensors])
         digests = snapshot.tensors.digests(snapshot.part)
         report = Report(files=files, digests=digests)
     except Exception as error:

@@ -89,15 +89,13 @@ class Unchanged:
         # If this save fails, what is known of the tensors is still true.
         tensors, alone = snapshot.tensors, snapshot.part.count == 1
         self._group = self._unchanged(tensors.arrays) if alone else {}
-        variables = os.path.join(directory, VARIABLES)
         if not self._group:
-            names = tensors.write(variables, snapshot.part)
-            return [f"{VARIABLES}/{name}" for name in names], {}
+            return tensors.write(directory, snapshot.part, below=VARIABLES), {}
         changed = [name for name in tensors.arrays if name not in self._group]
-        names = tensors.write(variables, names=changed)
-        written = [f"{VARIABLES}/{name}" for name in names]
+        written = tensors.write(directory, names=changed, below=VARIABLES)
         source = self._source(snapshot.progress.step)
-        folder = os.path.join(variables, UNCHANGED)
+        below = f"{VARIABLES}/{UNCHANGED}"
+        folder = os.path.join(directory, below)
         if source is not None:
             try:
                 return written, _link(source, directory)
@@ -105,8 +103,8 @@ class Unchanged:
                 logger.info("Unchanged tensors are written again: %s", error)
                 shutil.rmtree(folder, ignore_errors=True)
         os.mkdir(folder)
-        names = tensors.write(folder, names=list(self._group))
-        return [*written, *(f"{VARIABLES}/{UNCHANGED}/{n}" for n in names)], {}
+        same = tensors.write(directory, names=list(self._group), below=below)
+        return [*written, *same], {}
 
     def committed(self, checkpoint: Checkpoint) -> None:
         """Note that what was written last is this checkpoint."""

@@ -55,7 +55,7 @@ def store_of(
     return Store(checkpoint_dir)
 
 
-def local_directory_of(
+def local_path(
     checkpoint_dir: CheckpointDir, local_dir: CheckpointDir | None = None
 ) -> Path:
     """The local directory of a run: ``checkpoint_dir`` itself, or its local copy.

@@ -1,8 +1,7 @@
 """Words about a few elements of tensors, without waiting for a device."""
 
 import math
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,12 +9,12 @@ import numpy as np
 import xxhash
 
 from resilient.backends.arrays import spread_elements
+from resilient.backends.base import Peeked
 from resilient.errors import NotSupportedError
 
 _LEAVES = 8  # of the state, in one digest
 _OF_LEAF = 128  # elements, spread over each
 _OF_BATCH = 512
-_FLOAT, _WORD = struct.Struct("d"), struct.Struct("Q")
 _PLAIN = float | int | np.ndarray | np.generic
 _NO_ARRAYS = AttributeError, NotSupportedError, TypeError, ValueError
 
@@ -23,7 +22,7 @@ _NO_ARRAYS = AttributeError, NotSupportedError, TypeError, ValueError
 Pending = Callable[[], int | None]
 
 # The ``peek`` of the backend.
-Peek = Callable[[Sequence[Any], int], Callable[[], list[np.ndarray] | None]]
+Peek = Callable[[Mapping[str, Any], int], Peeked]
 
 
 def chosen(leaves: Sequence[Any], step: int) -> list[Any]:
@@ -64,8 +63,7 @@ def of_number(peek: Peek, value: Any) -> Pending:
 
 def bits_of(number: float) -> int:
     """The bits of a 64-bit float; of every NaN the same."""
-    (bits,) = _WORD.unpack(_FLOAT.pack(math.nan if math.isnan(number) else number))
-    return int(bits)
+    return int(np.float64(math.nan if math.isnan(number) else number).view(np.uint64))
 
 
 def _digest(peek: Peek, tensors: Sequence[Any], most: int) -> Pending:
@@ -83,13 +81,12 @@ def _digest(peek: Peek, tensors: Sequence[Any], most: int) -> Pending:
     return read
 
 
-def _peek(
-    peek: Peek, tensors: Sequence[Any], most: int
-) -> Callable[[], list[np.ndarray] | None]:
+def _peek(peek: Peek, tensors: Sequence[Any], most: int) -> Peeked:
     """The same, where some are of NumPy or Python: those come first."""
     plain = [np.asarray(each) for each in tensors if isinstance(each, _PLAIN)]
+    others = [each for each in tensors if not isinstance(each, _PLAIN)]
     here = spread_elements(plain, most)
-    there = peek([each for each in tensors if not isinstance(each, _PLAIN)], most)
+    there = peek({f"tensor-{at}": each for at, each in enumerate(others)}, most)
 
     def read() -> list[np.ndarray] | None:
         arrays = there()

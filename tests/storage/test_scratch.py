@@ -36,7 +36,7 @@ def test_each_directory_has_its_own_place(told, given, expected):
     assert found == str(told / expected)
     assert scratch.instead_of(found) == found
     assert stores.store_of(given).directory == told / expected
-    assert stores.local_directory_of(given) == told / expected
+    assert stores.local_path(given) == told / expected
 
 
 def test_a_script_may_change_its_directory(told, monkeypatch):
