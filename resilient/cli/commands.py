@@ -66,7 +66,7 @@ def ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
         ],
         **unread,
         "quarantine": [
-            {"name": entry.path.name, **vars(entry.reason)} for entry in entries
+            {"name": path.name, **vars(reason)} for path, reason in entries.items()
         ],
     }
     if damaged or any(unread.values()):

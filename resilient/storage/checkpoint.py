@@ -196,7 +196,7 @@ class Checkpoint(Manifest):
         return []
 
     def _file_problems(self, *, compare: bool = True) -> list[str]:
-        found = (_problem(self.path, *each, compare) for each in self.files.items())
+        found = (find_problem(self.path, *each, compare) for each in self.files.items())
         return [problem for problem in found if problem is not None]
 
 
@@ -205,9 +205,20 @@ def _refuse(problems: list[str]) -> None:
         raise DamageError(problems)
 
 
-def _problem(
-    directory: Path, name: str, expected: FileRecord, compare: bool
+def find_problem(
+    directory: Path, name: str, expected: FileRecord, compare: bool = True
 ) -> str | None:
+    """What is wrong with a file of a checkpoint, in words.
+
+    Args:
+        directory: The checkpoint.
+        name: The file, relative to it.
+        expected: What it was when it was committed.
+        compare: Whether to compare its bytes as well.
+
+    Raises:
+        CheckpointReadError: It cannot be read right now, which is not damage.
+    """
     try:
         with open(open_file(directory, name), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size

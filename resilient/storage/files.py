@@ -15,7 +15,7 @@ import os
 import secrets
 import stat
 import threading
-from concurrent.futures import Executor, wait
+from concurrent.futures import Executor
 from pathlib import Path
 
 from resilient.errors import CheckpointReadError
@@ -99,21 +99,18 @@ def open_file(directory: Path, name: str, how: int = os.O_RDONLY) -> int:
         raise OSError(errno.EINVAL, "the path leaves the directory", name)
     *parents, last = name.split("/")
     whole = os.path.join(directory, name)
-    if not _RELATIVE:
-        return _checked(_open_by_path(directory, name, how), whole)
-    at = os.open(directory, _DIRECTORY)
-    try:
-        for parent in parents:
-            inner = _open_at(at, parent, _DIRECTORY, whole)
+    if _RELATIVE:
+        at = os.open(directory, _DIRECTORY)
+        try:
+            for parent in parents:
+                inner = _open_at(at, parent, _DIRECTORY, whole)
+                os.close(at)
+                at = inner
+            descriptor = _open_at(at, last, how, whole)
+        finally:
             os.close(at)
-            at = inner
-        descriptor = _open_at(at, last, how, whole)
-    finally:
-        os.close(at)
-    return _checked(descriptor, whole)
-
-
-def _checked(descriptor: int, whole: str) -> int:
+    else:
+        descriptor = _open_by_path(directory, name, how)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", whole)
@@ -173,24 +170,22 @@ def read_file(directory: Path, name: str, limit: int) -> bytes:
     return bytes(content)
 
 
-def replace_text(path: Path, text: str) -> None:
-    """The same for UTF-8 text."""
-    replace_bytes(path, text.encode())
+def unfinished_name(name: str) -> str:
+    """A fresh name for writing a file that will replace another."""
+    return f"{name}.tmp-{secrets.token_hex(8)}"
 
 
-def replace_bytes(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Replace a small file atomically: a kill leaves the old or the new one.
 
     Raises:
         OSError: The file system failed; the file is as it was.
     """
-    beside = path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
+    # Nobody can have put a link under a name that nobody knew.
+    beside = path.with_name(unfinished_name(path.name))
     try:
-        # Nobody can have put a link under a name that nobody knew.
-        with open(beside, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        beside.write_bytes(content)
+        sync(beside)
         os.replace(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
@@ -198,37 +193,36 @@ def replace_bytes(path: Path, content: bytes) -> None:
     sync(path.parent)
 
 
-def sync(path: str | os.PathLike[str]) -> None:
-    """Wait until a file's bytes, or a directory's names, are on disk.
+def sync(*paths: str | os.PathLike[str]) -> None:
+    """Wait until files' bytes, or directories' names, are on disk.
 
     Some file systems do not sync directories: the log says so once. Windows needs
     no sync of directories, and has none.
     """
-    if WINDOWS and os.path.isdir(path):
-        return
-    descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        found = os.fstat(descriptor)
-        if not (error.errno in UNABLE and stat.S_ISDIR(found.st_mode)):
-            raise
-        say_once(
-            f"The file system of {os.fspath(path)} does not sync directories "
-            f"({error.strerror}): a kill loses nothing there, but a power cut may undo "
-            "the last saves.",
-            of=found.st_dev,
-        )
-    finally:
-        os.close(descriptor)
+    for path in paths:
+        if WINDOWS and os.path.isdir(path):
+            continue
+        descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            found = os.fstat(descriptor)
+            if not (error.errno in UNABLE and stat.S_ISDIR(found.st_mode)):
+                raise
+            say_once(
+                f"The file system of {os.fspath(path)} does not sync directories "
+                f"({error.strerror}): a kill loses nothing there, but a power cut may "
+                "undo the last saves.",
+                of=found.st_dev,
+            )
+        finally:
+            os.close(descriptor)
 
 
 def sync_tree(directory: Path) -> None:
     """Sync a directory and everything in it."""
     for parent, _, names in os.walk(directory, topdown=False):
-        for name in names:
-            sync(os.path.join(parent, name))
-        sync(parent)
+        sync(*(os.path.join(parent, name) for name in names), parent)
 
 
 class Flush:
@@ -250,13 +244,11 @@ class Flush:
             self._running = beside.submit(self._run, directory)
 
     def stop(self) -> None:
-        """Flush nothing more."""
+        """Flush nothing more. Whoever runs the flushes waits for the last one."""
         self._over.set()
-        if self._running is not None:
-            wait([self._running])
 
     def finish(self) -> None:
-        """Flush nothing more.
+        """Flush nothing more, and wait for the last one.
 
         Raises:
             OSError: A flush failed. Linux reports that once: a later ``fsync``
@@ -286,11 +278,11 @@ class Flush:
             os.close(descriptor)
 
 
-_told: set[object] = set()
+said: set[object] = set()  # of what
 
 
 def say_once(text: str, *, of: object) -> None:
     """Log a warning, once per process."""
-    if of not in _told:
-        _told.add(of)
+    if of not in said:
+        said.add(of)
         logger.warning("%s", text)

@@ -191,7 +191,7 @@ class LocalCopy:
     def write(self, directory: Path) -> None:
         """Write it to disk atomically."""
         text = json.dumps(asdict(self), indent=1)
-        files.replace_text(directory / layout.REMOTE, text + "\n")
+        files.replace_file(directory / layout.REMOTE, f"{text}\n".encode())
 
     def claiming(self, owner: str) -> "LocalCopy":
         """The same while the run is being claimed: any of them may be the owner's."""

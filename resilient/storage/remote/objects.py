@@ -18,7 +18,7 @@ from resilient.errors import (
     printable,
 )
 from resilient.serialization.redaction import LEFT_OUT, names_secret, redacted
-from resilient.storage.files import replace_bytes
+from resilient.storage.files import replace_file
 from resilient.storage.remote import driver
 from resilient.storage.remote.address import Address
 from resilient.storage.remote.options import Upload
@@ -105,7 +105,7 @@ class Objects:
         if self.address.protocol == "file":  # which stores know by themselves
             file = Path(self._path(name))
             file.parent.mkdir(parents=True, exist_ok=True)
-            self._tried(lambda: replace_bytes(file, content))
+            self._tried(lambda: replace_file(file, content))
         else:
             path = self._path(name)
             self._tried(lambda: self._fs.pipe_file(path, content, **within))

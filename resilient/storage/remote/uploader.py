@@ -359,7 +359,7 @@ class SideFiles:
             *layout.events_names(self._directory),
         }:
             if name in names and names[name] <= files.EVENTS_BYTES:
-                beside = self._directory / layout.unfinished_name(name)
+                beside = self._directory / files.unfinished_name(name)
                 self._objects.receive(name, beside, names[name])
                 os.replace(beside, self._directory / name)
             else:
