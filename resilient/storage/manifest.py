@@ -22,9 +22,10 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -41,7 +42,7 @@ from resilient.serialization.schema import (
     parse,
     strict,
 )
-from resilient.storage.files import JSON_BYTES, is_inside
+from resilient.storage.files import JSON_BYTES, is_inside, open_file
 from resilient.storage.layout import MANIFEST
 
 KEY = "RESILIENT_KEY"
@@ -126,6 +127,15 @@ def record(file: io.RawIOBase, size: int) -> FileRecord:
         count += read
     sha = None if sha256 is None else sha256.hexdigest()
     return FileRecord(count, digest.hexdigest(), sha)
+
+
+def records(directory: Path, names: Iterable[str]) -> dict[str, FileRecord]:
+    """The records of files in a directory, by name."""
+    found = {}
+    for name in names:
+        with open(open_file(directory, name), "rb", buffering=0) as file:
+            found[name] = record(file, os.fstat(file.fileno()).st_size)
+    return found
 
 
 def now() -> str:
