@@ -112,11 +112,25 @@ class Checkpoint(Manifest):
         Raises:
             CheckpointReadError: If it cannot be read right now, which is not damage.
         """
-        return self._manifest_problems() or self._file_problems()
+        try:
+            # As bytes: a NaN metric does not equal itself.
+            if Checkpoint.read(self.path).to_bytes() != self.to_bytes():
+                return [f"{MANIFEST} was replaced after it was read"]
+        except ManifestError as error:
+            return [str(error)]
+        return self.file_problems()
 
-    def wrong_sizes(self) -> list[str]:
-        """A line for each file that is missing, or not as long as committed."""
-        return self._file_problems(compare=False)
+    def file_problems(self, *, compare: bool = True) -> list[str]:
+        """A line for each file that is missing, or has other bytes than committed.
+
+        Args:
+            compare: Whether to compare more than its size.
+        """
+        found = (
+            find_problem(self.path, name, expected, compare)
+            for name, expected in self.files.items()
+        )
+        return [problem for problem in found if problem is not None]
 
     def load(self, read: "Callable[[Checkpoint], T]") -> T:
         """Let ``read`` read it, if every byte is as committed.
@@ -131,7 +145,7 @@ class Checkpoint(Manifest):
         try:
             return read(self)
         except Exception as error:  # blame damage if there is any
-            _refuse(self._file_problems())
+            _refuse(self.file_problems())
             if isinstance(error, CorruptCheckpointError):
                 number = disk_error(error) or 0  # libraries say it in words only
                 files.require_readable(OSError(number, os.strerror(number), self.path))
@@ -185,19 +199,6 @@ class Checkpoint(Manifest):
             "sure that nobody else could write there, unset it: checkpoints are then "
             "used, and saved, without signatures.",
         )
-
-    def _manifest_problems(self) -> list[str]:
-        try:
-            # As bytes: a NaN metric does not equal itself.
-            if Checkpoint.read(self.path).to_bytes() != self.to_bytes():
-                return [f"{MANIFEST} was replaced after it was read"]
-        except ManifestError as error:
-            return [str(error)]
-        return []
-
-    def _file_problems(self, *, compare: bool = True) -> list[str]:
-        found = (find_problem(self.path, *each, compare) for each in self.files.items())
-        return [problem for problem in found if problem is not None]
 
 
 def _refuse(problems: list[str]) -> None:

@@ -58,7 +58,6 @@ def flags(*names: str) -> int:
 _ALWAYS = flags("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
 _DIRECTORY = os.O_RDONLY | flags("O_DIRECTORY", "O_CLOEXEC")
 _RELATIVE = os.open in os.supports_dir_fd  # Windows opens whole paths only
-_NOT_FOLLOWED = (errno.ELOOP, errno.EMLINK)
 
 
 def require_readable(error: OSError) -> None:
@@ -98,55 +97,40 @@ def open_file(directory: Path, name: str, how: int = os.O_RDONLY) -> int:
     if not is_inside(name):
         raise OSError(errno.EINVAL, "the path leaves the directory", name)
     *parents, last = name.split("/")
-    whole = os.path.join(directory, name)
-    if _RELATIVE:
-        at = os.open(directory, _DIRECTORY)
-        try:
-            for parent in parents:
-                inner = _open_at(at, parent, _DIRECTORY, whole)
+    whole, how = os.path.join(directory, name), how | _ALWAYS
+    try:
+        if _RELATIVE:
+            at = os.open(directory, _DIRECTORY)
+            try:
+                for parent in parents:
+                    inner = os.open(parent, _DIRECTORY | _ALWAYS, dir_fd=at)
+                    os.close(at)
+                    at = inner
+                descriptor = os.open(last, how, 0o666, dir_fd=at)
+            finally:
                 os.close(at)
-                at = inner
-            descriptor = _open_at(at, last, how, whole)
-        finally:
-            os.close(at)
-    else:
-        descriptor = _open_by_path(directory, name, how)
+        else:  # Windows: swapping a directory for a link meanwhile goes unnoticed
+            _refuse_links(directory, name)
+            descriptor = os.open(whole, how, 0o666)
+    except OSError as error:
+        _refuse_links(directory, name)  # with a better reason
+        if error.errno == errno.ENXIO:  # a FIFO that nobody reads, a socket
+            raise OSError(errno.EINVAL, "not a regular file", whole) from None
+        error.filename = whole
+        raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", whole)
     return descriptor
 
 
-def _open_by_path(directory: Path, name: str, how: int) -> int:
-    """For Windows: swapping a directory for a link meanwhile goes unnoticed."""
+def _refuse_links(directory: Path, name: str) -> None:
     path = directory
     for part in name.split("/"):
-        path /= part
-        if path.is_symlink():
+        path = path / part
+        if os.path.islink(path):
             what = "a symbolic link, which is not followed"
-            raise OSError(errno.ELOOP, what, os.fspath(path))
-    return os.open(path, how | _ALWAYS, 0o666)
-
-
-def _open_at(at: int, part: str, how: int, name: str) -> int:
-    try:
-        return os.open(part, how | _ALWAYS, 0o666, dir_fd=at)
-    except OSError as error:
-        if error.errno in _NOT_FOLLOWED or _is_link(at, part):
-            what = "a symbolic link, which is not followed"
-            raise OSError(errno.ELOOP, what, name) from None
-        if error.errno == errno.ENXIO:  # a FIFO that nobody reads, a socket
-            raise OSError(errno.EINVAL, "not a regular file", name) from None
-        error.filename = name
-        raise
-
-
-def _is_link(at: int, part: str) -> bool:
-    try:
-        found = os.stat(part, dir_fd=at, follow_symlinks=False)
-    except OSError:
-        return False
-    return stat.S_ISLNK(found.st_mode)
+            raise OSError(errno.ELOOP, what, os.path.join(directory, name)) from None
 
 
 def read_file(directory: Path, name: str, limit: int) -> bytes:

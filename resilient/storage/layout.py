@@ -173,16 +173,13 @@ def local_directory(directory: str | os.PathLike[str]) -> Path:
     if isinstance(directory, os.PathLike):
         path = os.fspath(directory)
     received = f"checkpoint_dir={directory!r}"
+    todo = 'Use a path such as "runs/mnist".'
     if not isinstance(path, str):
         what = "The checkpoint directory is not a path."
-        raise TypeError(
-            message(what, received=received, hint='Use a path such as "runs/mnist".')
-        )
+        raise TypeError(message(what, received=received, hint=todo))
     if not path.strip() or "\0" in path:
         what = "The checkpoint directory is empty, or contains a null character."
-        raise ValueError(
-            message(what, received=received, hint='Use a path such as "runs/mnist".')
-        )
+        raise ValueError(message(what, received=received, hint=todo))
     if _URL.match(path):
         what = "This directory must be a local path, not an address in an object store."
         todo = "Use a local path: an address can be checkpoint_dir of fit and Run."

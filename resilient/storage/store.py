@@ -74,7 +74,7 @@ class Store:
             yield
 
     @contextlib.contextmanager
-    def looking(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """The same without training; raises DirectoryInUseError."""
         there = self.directory.is_dir()
         with DirectoryLock(self.directory) if there else contextlib.nullcontext():
@@ -88,18 +88,18 @@ class Store:
         """Which checkpoints are not uploaded, and why; empty if all are."""
         return ""
 
-    def checkpoints(self, *, to_look: bool = False) -> list[Checkpoint]:
+    def checkpoints(self, *, only_readable: bool = False) -> list[Checkpoint]:
         """The committed checkpoints by step, from their manifests alone.
 
         Without those that have a damaged or later manifest, see ``problems``.
 
         Args:
-            to_look: Also leave out those that cannot be read right now.
+            only_readable: Also leave out those that cannot be read right now.
 
         Raises:
             CheckpointReadError: One cannot be read right now.
         """
-        unread = (CheckpointReadError,) if to_look else ()
+        unread = (CheckpointReadError,) if only_readable else ()
         found = []
         for step in layout.committed_steps(self.directory):
             with contextlib.suppress(ManifestError, NotSupportedError, *unread):
