@@ -89,10 +89,6 @@ class Checkpoint(Manifest):
         """
         try:
             raw = read_file(path, MANIFEST, files.JSON_BYTES)
-        except FileNotFoundError:
-            raise ManifestError("is missing") from None
-        except NotADirectoryError:
-            raise ManifestError("is missing (this is not a directory)") from None
         except OSError as error:
             raise ManifestError(_why(error)) from None
         manifest = Manifest.from_bytes(raw)
@@ -227,8 +223,6 @@ def find_problem(
                 return f"{name} has {size:,} bytes instead of {expected.size:,}"
             if compare and not record(file, size).matches(expected):
                 return f"{name} does not match its checksum"
-    except (FileNotFoundError, NotADirectoryError):
-        return f"{name} is missing"
     except OSError as error:
         return f"{name} {_why(error)}"
     return None
@@ -237,6 +231,8 @@ def find_problem(
 def _why(error: OSError) -> str:
     """Why a file cannot be read, to follow its name; raises unrelated errors."""
     files.require_readable(error)
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return "is missing"
     if error.errno == errno.ELOOP:
         return "is a symbolic link, which is not followed: copy with `cp -L`"
     return f"cannot be read ({error.strerror})"

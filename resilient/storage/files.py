@@ -144,14 +144,12 @@ def read_file(directory: Path, name: str, limit: int) -> bytes:
     Raises:
         OSError: It cannot be opened, or is larger.
     """
-    with open(open_file(directory, name), "rb", buffering=0) as file:
-        content = bytearray()
-        while block := file.read(min(limit + 1 - len(content), 1 << 20)):
-            content += block
-            if len(content) > limit:
-                what = f"larger than the {limit:,} bytes that it may have"
-                raise OSError(errno.EFBIG, what, name)
-    return bytes(content)
+    with open(open_file(directory, name), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            what = f"larger than the {limit:,} bytes that it may have"
+            raise OSError(errno.EFBIG, what, name)
+        return file.read(size)
 
 
 def unfinished_name(name: str) -> str:

@@ -148,7 +148,8 @@ class Store:
             _require_target(self._path(step))
             try:
                 self._get_ready(step)
-                return self.try_to_load(step, read)
+                found = Checkpoint.read(self._path(step))
+                return found, found.load(read)
             except (ManifestError, DamageError) as error:
                 reason = printable(str(error))
             failed[self._quarantine(step, reason)] = reason
@@ -174,18 +175,6 @@ class Store:
             return checkpoint, checkpoint.load(read)
         except DamageError as error:
             raise refusals.damaged(self._path(step), str(error)) from None
-
-    def try_to_load(
-        self, step: int, read: Callable[[Checkpoint], T]
-    ) -> tuple[Checkpoint, T]:
-        """The checkpoint of a step, verified, and what was read; changes nothing.
-
-        Raises:
-            ManifestError: Its manifest is damaged or missing.
-            DamageError: Another file is.
-        """
-        checkpoint = Checkpoint.read(self._path(step))
-        return checkpoint, checkpoint.load(read)
 
     def read(self, step: int) -> Checkpoint:
         """The checkpoint of a step from its manifest alone; changes nothing.
