@@ -41,8 +41,7 @@ class Pruner:
 
     def add(self, checkpoint: Checkpoint) -> None:
         """Know a new checkpoint without reading it."""
-        if checkpoint.is_trusted():
-            self._known[checkpoint.step] = _identity(checkpoint.path), checkpoint
+        self._known[checkpoint.step] = _identity(checkpoint.path), checkpoint
 
     def prune(self, keep: KeepPolicy, held: Collection[int] = ()) -> list[int]:
         """Delete what the policy does not select, and return the steps.
@@ -56,10 +55,11 @@ class Pruner:
         """
         try:
             steps = self._find()
-            kept = keep.select(checkpoint for _, checkpoint in self._known.values())
-            kept |= {*held, *[*self._known][-1:]}
-            doomed = [step for step in self._known if step not in kept]
-            doomed = self._separate(steps, doomed)
+            # A stranger's newest must not replace ours.
+            ours = [each for _, each in self._known.values() if each.is_trusted()]
+            kept = keep.select(ours) | {*held, *(each.step for each in ours[-1:])}
+            doomed = [each.step for each in ours if each.step not in kept]
+            doomed = self._separable(steps, doomed)
             directories.delete_checkpoints([self._path(step) for step in doomed])
         except OSError as error:
             raise CheckpointWriteError(
@@ -84,49 +84,42 @@ class Pruner:
                 continue
             unknown = ManifestError, NotSupportedError, CheckpointReadError
             with contextlib.suppress(*unknown):
-                found = Checkpoint.read(path)
-                # Otherwise a stranger's newest would replace ours.
-                if found.is_trusted():
-                    known[step] = file, found
+                known[step] = file, Checkpoint.read(path)
         self._known = known
         return steps
 
-    def _separate(self, steps: list[int], doomed: list[int]) -> list[int]:
+    def _separable(self, steps: list[int], doomed: list[int]) -> list[int]:
         """Those that can go: what they are between shares no file any more."""
         for older, newer in pairwise([step for step in steps if step not in doomed]):
             rest = [step for step in doomed if not older < step < newer]
-            if rest != doomed:
-                try:
-                    self._separate_two(older, newer)
-                except OSError as error:
-                    logger.warning(
-                        "%s and %s share a file that cannot be copied, so what is "
-                        "between them is kept: %s",
-                        *(self._path(older), self._path(newer).name, error),
-                    )
-                    doomed = rest
+            if rest != doomed and not self._separate(older, newer):
+                doomed = rest
         return doomed
 
-    def _separate_two(self, older: int, newer: int) -> None:
+    def _separate(self, older: int, newer: int) -> bool:
         """Give the newer one files of its own where it shares one with the older.
 
         A kill leaves each of them shared or not; the bytes are the same.
 
-        Raises:
-            OSError: The file system failed, or a shared file is damaged.
+        Returns:
+            Whether they share nothing now, as far as one can know.
         """
+        if newer not in self._known:
+            return False
         path, other = self._path(newer), self._path(older)
-        if newer in self._known:
-            found = self._known[newer][1]
-        else:
-            try:
-                found = Checkpoint.read(path)
-            except (ManifestError, NotSupportedError):
-                return  # nothing that this version would use
-        for name, expected in found.files.items():
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                if os.path.samefile(other / name, path / name):
-                    _replace_by_copy(path / name, expected)
+        try:
+            for name, expected in self._known[newer][1].files.items():
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    if os.path.samefile(other / name, path / name):
+                        _replace_by_copy(path / name, expected)
+        except OSError as error:
+            logger.warning(
+                "%s and %s share a file that cannot be copied, so what is between "
+                "them is kept: %s",
+                *(other, path.name, error),
+            )
+            return False
+        return True
 
     def _path(self, step: int) -> Path:
         return self._directory / layout.committed_name(step)
