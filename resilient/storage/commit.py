@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from resilient.errors import CheckpointWriteError, NotSupportedError, ResilientError
 from resilient.progress import Progress
@@ -150,11 +150,12 @@ def publish(staging: Staging, manifest: Manifest) -> Checkpoint:
             received=error,
             hint="Use fewer metrics and files, with shorter names.",
         ) from None
-    path.write_bytes(raw)
+    with open(path, "wb") as file:
+        file.write(raw)
     # An empty directory is none of the checkpoint's.
-    inner = {parent for name in manifest.files for parent in _parents(name)}
-    inner_paths = (staging.path / name for name in sorted(inner, reverse=True))
-    sync(path, *inner_paths, staging.path)
+    names = map(PurePosixPath, [layout.MANIFEST, *manifest.files])
+    inner = {parent for name in names for parent in name.parents}
+    sync(path, *(staging.path / each for each in sorted(inner, reverse=True)))
     committed = staging.path.with_name(layout.committed_name(manifest.progress.step))
     _rename(staging.path, committed, manifest.progress.step)
     return Checkpoint.of(manifest, committed)
@@ -198,12 +199,6 @@ def _names(directory: str, inside: str = "") -> Iterator[str]:
             else:
                 what = "A checkpoint may contain only regular files"
                 raise OSError(errno.EINVAL, what, entry.path)
-
-
-def _parents(name: str) -> Iterator[str]:
-    """The directories of a file that are inside the checkpoint."""
-    while name := name.rpartition("/")[0]:
-        yield name
 
 
 def _rename(staging: Path, committed: Path, step: int) -> None:

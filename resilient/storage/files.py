@@ -166,7 +166,8 @@ def replace_file(path: Path, content: bytes) -> None:
     # Nobody can have put a link under a name that nobody knew.
     beside = path.with_name(unfinished_name(path.name))
     try:
-        beside.write_bytes(content)
+        with open(beside, "xb") as file:
+            file.write(content)
         sync(beside)
         os.replace(beside, path)
     except BaseException:
