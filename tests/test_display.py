@@ -89,7 +89,7 @@ def test_without_a_checkpoint_it_says_so(tmp_path):
 def test_what_cannot_be_read_is_shown_all_the_same(tmp_path, monkeypatch):
     run = OnDirectory(Store(tmp_path))
 
-    def denied(*, to_look: bool) -> None:
+    def denied(*, only_readable: bool) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(run._store, "checkpoints", denied)

@@ -50,7 +50,7 @@ def error_to_json(error: Exception) -> JSON:
 
 def ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     """The checkpoints of a run and the rest of its directory; or several runs."""
-    found = store.checkpoints(to_look=True)
+    found = store.checkpoints(only_readable=True)
     damaged, unread = _not_usable(store, found)
     entries = quarantine.entries(store.directory)
     if not (found or damaged or entries or any(unread.values())):
@@ -66,7 +66,7 @@ def ls(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
         ],
         **unread,
         "quarantine": [
-            {"name": entry.path.name, **vars(entry.reason)} for entry in entries
+            {"name": path.name, **vars(reason)} for path, reason in entries.items()
         ],
     }
     if damaged or any(unread.values()):
@@ -100,7 +100,7 @@ def _runs(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     for path in search.found():
         name = os.fspath(path.relative_to(store.directory))
         run = Store(path)
-        found = run.checkpoints(to_look=True)
+        found = run.checkpoints(only_readable=True)
         damaged, of_run = _not_usable(run, found)
         for kind, some in of_run.items():
             unread[kind] += [each | {"name": f"{name}/{each['name']}"} for each in some]
@@ -142,7 +142,7 @@ def show(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
         raise nothing("There is no checkpoint in", store)
     checkpoint = store.read(steps[-1] if arguments.step is None else arguments.step)
     run, whole = contents.look(checkpoint)
-    problems = checkpoint.wrong_sizes()
+    problems = checkpoint.file_problems(compare=False)
     resumes = read_events(store.directory, having=['repeated"'])
     data = _summary(checkpoint) | {
         "repeated": [each["repeated"] for each in resumes if "repeated" in each],
@@ -158,7 +158,7 @@ def show(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
 def verify(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
     """Reads every byte, and says what is wrong with each checkpoint."""
     results: list[JSON] = []
-    readable = {each.step: each for each in store.checkpoints(to_look=True)}
+    readable = {each.step: each for each in store.checkpoints(only_readable=True)}
     steps = store.steps()
     if arguments.step is not None:
         step = arguments.step

@@ -168,7 +168,7 @@ def _logged_and_saved(log: RunLog) -> tuple[Packed[Logged], Packed[Saved]]:
 
 def _of_checkpoints(store: Store) -> Iterator[Logged]:
     """The metrics of the remaining checkpoints, for runs without metrics events."""
-    for found in store.checkpoints(to_look=True):
+    for found in store.checkpoints(only_readable=True):
         if found.metrics:
             metrics = {name: float(x) for name, x in found.metrics.items()}
             yield Logged(-1, *found.progress, metrics)

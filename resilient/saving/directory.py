@@ -28,7 +28,7 @@ class OnDirectory:
         """The most important facts; an error must not keep them from being shown."""
         where = {"directory": str(self._store)}
         try:
-            found = self._store.checkpoints(to_look=True)
+            found = self._store.checkpoints(only_readable=True)
         except OSError as error:
             return {**where, "checkpoints": f"cannot be read ({error.strerror})"}
         if not found:

@@ -89,10 +89,6 @@ class Checkpoint(Manifest):
         """
         try:
             raw = read_file(path, MANIFEST, files.JSON_BYTES)
-        except FileNotFoundError:
-            raise ManifestError("is missing") from None
-        except NotADirectoryError:
-            raise ManifestError("is missing (this is not a directory)") from None
         except OSError as error:
             raise ManifestError(_why(error)) from None
         manifest = Manifest.from_bytes(raw)
@@ -112,11 +108,25 @@ class Checkpoint(Manifest):
         Raises:
             CheckpointReadError: If it cannot be read right now, which is not damage.
         """
-        return self._manifest_problems() or self._file_problems()
+        try:
+            # As bytes: a NaN metric does not equal itself.
+            if Checkpoint.read(self.path).to_bytes() != self.to_bytes():
+                return [f"{MANIFEST} was replaced after it was read"]
+        except ManifestError as error:
+            return [str(error)]
+        return self.file_problems()
 
-    def wrong_sizes(self) -> list[str]:
-        """A line for each file that is missing, or not as long as committed."""
-        return self._file_problems(compare=False)
+    def file_problems(self, *, compare: bool = True) -> list[str]:
+        """A line for each file that is missing, or has other bytes than committed.
+
+        Args:
+            compare: Whether to compare more than its size.
+        """
+        found = (
+            find_problem(self.path, name, expected, compare)
+            for name, expected in self.files.items()
+        )
+        return [problem for problem in found if problem is not None]
 
     def load(self, read: "Callable[[Checkpoint], T]") -> T:
         """Let ``read`` read it, if every byte is as committed.
@@ -131,7 +141,7 @@ class Checkpoint(Manifest):
         try:
             return read(self)
         except Exception as error:  # blame damage if there is any
-            _refuse(self._file_problems())
+            _refuse(self.file_problems())
             if isinstance(error, CorruptCheckpointError):
                 number = disk_error(error) or 0  # libraries say it in words only
                 files.require_readable(OSError(number, os.strerror(number), self.path))
@@ -186,28 +196,26 @@ class Checkpoint(Manifest):
             "used, and saved, without signatures.",
         )
 
-    def _manifest_problems(self) -> list[str]:
-        try:
-            # As bytes: a NaN metric does not equal itself.
-            if Checkpoint.read(self.path).to_bytes() != self.to_bytes():
-                return [f"{MANIFEST} was replaced after it was read"]
-        except ManifestError as error:
-            return [str(error)]
-        return []
-
-    def _file_problems(self, *, compare: bool = True) -> list[str]:
-        found = (_problem(self.path, *each, compare) for each in self.files.items())
-        return [problem for problem in found if problem is not None]
-
 
 def _refuse(problems: list[str]) -> None:
     if problems:
         raise DamageError(problems)
 
 
-def _problem(
-    directory: Path, name: str, expected: FileRecord, compare: bool
+def find_problem(
+    directory: Path, name: str, expected: FileRecord, compare: bool = True
 ) -> str | None:
+    """What is wrong with a file of a checkpoint, in words.
+
+    Args:
+        directory: The checkpoint.
+        name: The file, relative to it.
+        expected: What it was when it was committed.
+        compare: Whether to compare its bytes as well.
+
+    Raises:
+        CheckpointReadError: It cannot be read right now, which is not damage.
+    """
     try:
         with open(open_file(directory, name), "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
@@ -215,8 +223,6 @@ def _problem(
                 return f"{name} has {size:,} bytes instead of {expected.size:,}"
             if compare and not record(file, size).matches(expected):
                 return f"{name} does not match its checksum"
-    except (FileNotFoundError, NotADirectoryError):
-        return f"{name} is missing"
     except OSError as error:
         return f"{name} {_why(error)}"
     return None
@@ -225,6 +231,8 @@ def _problem(
 def _why(error: OSError) -> str:
     """Why a file cannot be read, to follow its name; raises unrelated errors."""
     files.require_readable(error)
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return "is missing"
     if error.errno == errno.ELOOP:
         return "is a symbolic link, which is not followed: copy with `cp -L`"
     return f"cannot be read ({error.strerror})"

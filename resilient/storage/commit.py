@@ -13,17 +13,17 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from resilient.errors import CheckpointWriteError, NotSupportedError, ResilientError
 from resilient.progress import Progress
 from resilient.storage import layout, lock
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.directories import delete_checkpoints, move
-from resilient.storage.files import JSON_BYTES, WINDOWS, Flush, open_file, sync
-from resilient.storage.manifest import FileRecord, Manifest, ManifestError, record
+from resilient.storage.files import WINDOWS, Flush, sync
+from resilient.storage.manifest import FileRecord, Manifest, ManifestError, records
 from resilient.storage.refusals import DISK_ERRORS, disk_error
 
 
@@ -38,13 +38,13 @@ class Staging:
     Attributes:
         path: The directory.
         progress: Where the run is.
+        flush: What flushes large files while they grow.
     """
 
     def __init__(self, path: Path, progress: Progress, beside: Executor | None) -> None:
         self.path, self.progress = path, progress
-        self._beside = beside
-        self._identity = os.stat(path)
-        self._flush = Flush(path, beside)
+        self.flush = Flush(path, beside)
+        self._beside, self._identity = beside, os.stat(path)
 
     def seal(
         self, written: Collection[str], linked: Mapping[str, FileRecord] | None = None
@@ -62,26 +62,22 @@ class Staging:
             OSError: The file system failed, or something deleted a file or replaced
                 the directory: TensorFlow creates missing ones.
         """
-        self._flush.finish()
+        self.flush.finish()
         found = set(_names(os.fspath(self.path)))
         same = os.path.samestat(self._identity, os.stat(self.path))
         gone = [name for name in written if name not in found]
         if gone or not same:
             path = os.path.join(self.path, *gone[:1])
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        records = dict(linked or {})
-        names = sorted(found - records.keys())
-        if self._beside is None:
-            return records | {n: _record(self.path, n, wait=True) for n in names}
+        names = sorted(found - (linked or {}).keys())
         paths = [os.path.join(self.path, name) for name in names]
-        syncing = self._beside.submit(_sync, paths)  # while they are read
-        records |= {name: _record(self.path, name) for name in names}
+        if self._beside is None:
+            sync(*paths)
+            return {**(linked or {}), **records(self.path, names)}
+        syncing = self._beside.submit(sync, *paths)  # while they are read
+        recorded = records(self.path, names)
         syncing.result()
-        return records
-
-    def stop(self) -> None:
-        """Flush nothing more."""
-        self._flush.stop()
+        return {**(linked or {}), **recorded}
 
 
 @contextlib.contextmanager
@@ -97,15 +93,14 @@ def staging(
 
     Raises:
         CheckpointWriteError: If the file system fails; the others are intact.
+        DirectoryInUseError: If this process lost the lock of the directory.
     """
-    with _explained(path, progress):
-        lock.check(path.parent)
-        try:
-            with part(path, progress, small=small) as filled:
-                yield filled
-        finally:
-            # After the rename, nothing is left under this name.
-            shutil.rmtree(path, ignore_errors=True)
+    try:
+        with part(path, progress, small=small) as filled:
+            yield filled
+    finally:
+        # After the rename, nothing has this name.
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -122,6 +117,7 @@ def part(path: Path, progress: Progress, *, small: bool = False) -> Iterator[Sta
         CheckpointWriteError: If the file system fails.
     """
     with _explained(path, progress), contextlib.ExitStack() as opened:
+        lock.check(path.parent)
         os.mkdir(path)
         # At most one thread for all files: each time a thread starts or wakes up,
         # training may lose the interpreter for a moment.
@@ -133,10 +129,8 @@ def part(path: Path, progress: Progress, *, small: bool = False) -> Iterator[Sta
             # While it is open, no other directory can get the same inode.
             opened.callback(os.close, os.open(path, os.O_RDONLY))
         filled = Staging(path, progress, beside)
-        try:
-            yield filled
-        finally:
-            filled.stop()
+        opened.callback(filled.flush.stop)
+        yield filled
 
 
 def publish(staging: Staging, manifest: Manifest) -> Checkpoint:
@@ -146,7 +140,22 @@ def publish(staging: Staging, manifest: Manifest) -> Checkpoint:
         NotSupportedError: Its manifest could not be read back.
         OSError: The file system failed.
     """
-    _finish(staging.path, manifest)
+    raw, path = manifest.to_bytes(), staging.path / layout.MANIFEST
+    try:
+        Manifest.from_bytes(raw)
+    except ManifestError as error:
+        raise NotSupportedError(
+            "The manifest of this checkpoint could not be read back, so nothing was "
+            "saved.",
+            received=error,
+            hint="Use fewer metrics and files, with shorter names.",
+        ) from None
+    with open(path, "wb") as file:
+        file.write(raw)
+    # An empty directory is none of the checkpoint's.
+    names = map(PurePosixPath, [layout.MANIFEST, *manifest.files])
+    inner = {parent for name in names for parent in name.parents}
+    sync(path, *(staging.path / each for each in sorted(inner, reverse=True)))
     committed = staging.path.with_name(layout.committed_name(manifest.progress.step))
     _rename(staging.path, committed, manifest.progress.step)
     return Checkpoint.of(manifest, committed)
@@ -175,15 +184,6 @@ def _explained(staging: Path, progress: Progress) -> Iterator[None]:
         ) from error
 
 
-def _record(staging: Path, name: str, *, wait: bool = False) -> FileRecord:
-    """The record of a file; ``wait``: until it is on disk."""
-    how = os.O_RDWR if wait and WINDOWS else os.O_RDONLY
-    with open(open_file(staging, name, how), "rb", buffering=0) as file:
-        if wait:
-            os.fsync(file.fileno())
-        return record(file, os.fstat(file.fileno()).st_size)
-
-
 def _names(directory: str, inside: str = "") -> Iterator[str]:
     """Every file, relative to the directory and with slashes.
 
@@ -199,46 +199,6 @@ def _names(directory: str, inside: str = "") -> Iterator[str]:
             else:
                 what = "A checkpoint may contain only regular files"
                 raise OSError(errno.EINVAL, what, entry.path)
-
-
-def _sync(paths: Iterable[str]) -> None:
-    for path in paths:
-        sync(path)
-
-
-def _finish(directory: Path, manifest: Manifest) -> None:
-    """Write the manifest, and wait until it and every name are on disk."""
-    raw = manifest.to_bytes()
-    _require_readable(raw)
-    with open(directory / layout.MANIFEST, "wb") as file:
-        file.write(raw)
-        file.flush()
-        os.fsync(file.fileno())
-    # An empty directory is none of the checkpoint's.
-    inner = {parent for name in manifest.files for parent in _parents(name)}
-    _sync(os.path.join(directory, each) for each in sorted(inner, reverse=True))
-    sync(directory)
-
-
-def _parents(name: str) -> Iterator[str]:
-    """The directories of a file that are inside the checkpoint."""
-    while name := name.rpartition("/")[0]:
-        yield name
-
-
-def _require_readable(manifest: bytes) -> None:
-    why = f"{len(manifest):,} bytes" if len(manifest) > JSON_BYTES else None
-    try:
-        Manifest.from_bytes(manifest)
-    except ManifestError as error:
-        why = str(error)
-    if why is not None:
-        raise NotSupportedError(
-            "The manifest of this checkpoint could not be read back, so nothing was "
-            "saved.",
-            received=why,
-            hint="Use fewer metrics and files, with shorter names.",
-        )
 
 
 def _rename(staging: Path, committed: Path, step: int) -> None:

@@ -59,17 +59,15 @@ def delete_checkpoints(paths: list[Path]) -> None:
     Args:
         paths: Paths of checkpoints, or former ones, in one directory.
     """
-    renamed = []
-    for path in paths:
-        target = _staging(path)
-        if _rename(path, target):
-            renamed.append(target)
+    targets = {path: _staging(path) for path in paths}
+    renamed = {path for path, target in targets.items() if _rename(path, target)}
+    if renamed:
+        sync(paths[0].parent)
+    for path, target in targets.items():
+        if path in renamed:
+            delete(target)
         else:
             _delete_in_place(path)
-    if renamed:
-        sync(renamed[0].parent)
-    for path in renamed:
-        delete(path)
 
 
 def delete(path: Path) -> None:
@@ -91,43 +89,32 @@ def check_abilities(directory: Path) -> None:
         NotSupportedError: A directory cannot be renamed in one step, or a file not
             over another.
     """
-    place = directory / layout.probe_name()
-    kind = _kind(directory)
-    if kind in _ADDRESSES:
-        raise _unsafe("rename a directory in one step", directory, kind)
+    kind, place = _kind(directory), directory / layout.probe_name()
+    lacks = "rename a directory in one step" if kind in _ADDRESSES else None
     try:
-        (place / "a").mkdir(parents=True)
-        for name in ("new", "former"):
-            (place / "a" / name).touch()
-        if not _renames(place / "a" / "new", place / "a" / "former"):
-            raise _unsafe("rename a file over another", directory, kind)
-        if not _renames(place / "a", place / "b"):
-            raise _unsafe("rename a directory", directory, kind)
-    except OSError:  # a full disk, say: the first save will raise it
-        return
+        if lacks is None:
+            (place / "a").mkdir(parents=True)
+            (place / "a" / "new").touch()
+            (place / "a" / "former").touch()
+            lacks = "rename a file over another"
+            os.replace(place / "a" / "new", place / "a" / "former")
+            lacks = "rename a directory"
+            os.replace(place / "a", place / "b")
+            return
+    except OSError as error:
+        # A full disk, say: the first save will raise it.
+        if lacks is None or error.errno not in UNABLE:
+            return
     finally:
         shutil.rmtree(place, ignore_errors=True)
-
-
-def _unsafe(ability: str, directory: Path, kind: str | None) -> NotSupportedError:
     address = _ADDRESSES.get(kind or "", "s3://bucket/run")
-    return NotSupportedError(
-        f"The file system of the checkpoint directory cannot {ability}, so no "
+    raise NotSupportedError(
+        f"The file system of the checkpoint directory cannot {lacks}, so no "
         "checkpoint would be safe there.",
         received=f"{directory}, a mount of type {kind or 'unknown'}",
         hint="Choose a checkpoint_dir on another file system. If this is a mount of an "
         f'object store, pass the address itself, such as "{address}".',
     )
-
-
-def _renames(path: Path, target: Path) -> bool:
-    try:
-        os.replace(path, target)
-    except OSError as error:
-        if error.errno not in UNABLE:
-            raise  # that says nothing about the file system
-        return False
-    return True
 
 
 def _rename(path: Path, target: Path) -> bool:

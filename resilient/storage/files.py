@@ -15,7 +15,7 @@ import os
 import secrets
 import stat
 import threading
-from concurrent.futures import Executor, wait
+from concurrent.futures import Executor
 from pathlib import Path
 
 from resilient.errors import CheckpointReadError
@@ -58,7 +58,6 @@ def flags(*names: str) -> int:
 _ALWAYS = flags("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
 _DIRECTORY = os.O_RDONLY | flags("O_DIRECTORY", "O_CLOEXEC")
 _RELATIVE = os.open in os.supports_dir_fd  # Windows opens whole paths only
-_NOT_FOLLOWED = (errno.ELOOP, errno.EMLINK)
 
 
 def require_readable(error: OSError) -> None:
@@ -98,58 +97,40 @@ def open_file(directory: Path, name: str, how: int = os.O_RDONLY) -> int:
     if not is_inside(name):
         raise OSError(errno.EINVAL, "the path leaves the directory", name)
     *parents, last = name.split("/")
-    whole = os.path.join(directory, name)
-    if not _RELATIVE:
-        return _checked(_open_by_path(directory, name, how), whole)
-    at = os.open(directory, _DIRECTORY)
+    whole, how = os.path.join(directory, name), how | _ALWAYS
     try:
-        for parent in parents:
-            inner = _open_at(at, parent, _DIRECTORY, whole)
-            os.close(at)
-            at = inner
-        descriptor = _open_at(at, last, how, whole)
-    finally:
-        os.close(at)
-    return _checked(descriptor, whole)
-
-
-def _checked(descriptor: int, whole: str) -> int:
+        if _RELATIVE:
+            at = os.open(directory, _DIRECTORY)
+            try:
+                for parent in parents:
+                    inner = os.open(parent, _DIRECTORY | _ALWAYS, dir_fd=at)
+                    os.close(at)
+                    at = inner
+                descriptor = os.open(last, how, 0o666, dir_fd=at)
+            finally:
+                os.close(at)
+        else:  # Windows: swapping a directory for a link meanwhile goes unnoticed
+            _refuse_links(directory, name)
+            descriptor = os.open(whole, how, 0o666)
+    except OSError as error:
+        _refuse_links(directory, name)  # with a better reason
+        if error.errno == errno.ENXIO:  # a FIFO that nobody reads, a socket
+            raise OSError(errno.EINVAL, "not a regular file", whole) from None
+        error.filename = whole
+        raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", whole)
     return descriptor
 
 
-def _open_by_path(directory: Path, name: str, how: int) -> int:
-    """For Windows: swapping a directory for a link meanwhile goes unnoticed."""
+def _refuse_links(directory: Path, name: str) -> None:
     path = directory
     for part in name.split("/"):
-        path /= part
-        if path.is_symlink():
+        path = path / part
+        if os.path.islink(path):
             what = "a symbolic link, which is not followed"
-            raise OSError(errno.ELOOP, what, os.fspath(path))
-    return os.open(path, how | _ALWAYS, 0o666)
-
-
-def _open_at(at: int, part: str, how: int, name: str) -> int:
-    try:
-        return os.open(part, how | _ALWAYS, 0o666, dir_fd=at)
-    except OSError as error:
-        if error.errno in _NOT_FOLLOWED or _is_link(at, part):
-            what = "a symbolic link, which is not followed"
-            raise OSError(errno.ELOOP, what, name) from None
-        if error.errno == errno.ENXIO:  # a FIFO that nobody reads, a socket
-            raise OSError(errno.EINVAL, "not a regular file", name) from None
-        error.filename = name
-        raise
-
-
-def _is_link(at: int, part: str) -> bool:
-    try:
-        found = os.stat(part, dir_fd=at, follow_symlinks=False)
-    except OSError:
-        return False
-    return stat.S_ISLNK(found.st_mode)
+            raise OSError(errno.ELOOP, what, os.path.join(directory, name)) from None
 
 
 def read_file(directory: Path, name: str, limit: int) -> bytes:
@@ -163,34 +144,31 @@ def read_file(directory: Path, name: str, limit: int) -> bytes:
     Raises:
         OSError: It cannot be opened, or is larger.
     """
-    with open(open_file(directory, name), "rb", buffering=0) as file:
-        content = bytearray()
-        while block := file.read(min(limit + 1 - len(content), 1 << 20)):
-            content += block
-            if len(content) > limit:
-                what = f"larger than the {limit:,} bytes that it may have"
-                raise OSError(errno.EFBIG, what, name)
-    return bytes(content)
+    with open(open_file(directory, name), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            what = f"larger than the {limit:,} bytes that it may have"
+            raise OSError(errno.EFBIG, what, name)
+        return file.read(size)
 
 
-def replace_text(path: Path, text: str) -> None:
-    """The same for UTF-8 text."""
-    replace_bytes(path, text.encode())
+def unfinished_name(name: str) -> str:
+    """A fresh name for writing a file that will replace another."""
+    return f"{name}.tmp-{secrets.token_hex(8)}"
 
 
-def replace_bytes(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Replace a small file atomically: a kill leaves the old or the new one.
 
     Raises:
         OSError: The file system failed; the file is as it was.
     """
-    beside = path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
+    # Nobody can have put a link under a name that nobody knew.
+    beside = path.with_name(unfinished_name(path.name))
     try:
-        # Nobody can have put a link under a name that nobody knew.
         with open(beside, "xb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        sync(beside)
         os.replace(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
@@ -198,37 +176,36 @@ def replace_bytes(path: Path, content: bytes) -> None:
     sync(path.parent)
 
 
-def sync(path: str | os.PathLike[str]) -> None:
-    """Wait until a file's bytes, or a directory's names, are on disk.
+def sync(*paths: str | os.PathLike[str]) -> None:
+    """Wait until files' bytes, or directories' names, are on disk.
 
     Some file systems do not sync directories: the log says so once. Windows needs
     no sync of directories, and has none.
     """
-    if WINDOWS and os.path.isdir(path):
-        return
-    descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        found = os.fstat(descriptor)
-        if not (error.errno in UNABLE and stat.S_ISDIR(found.st_mode)):
-            raise
-        say_once(
-            f"The file system of {os.fspath(path)} does not sync directories "
-            f"({error.strerror}): a kill loses nothing there, but a power cut may undo "
-            "the last saves.",
-            of=found.st_dev,
-        )
-    finally:
-        os.close(descriptor)
+    for path in paths:
+        if WINDOWS and os.path.isdir(path):
+            continue
+        descriptor = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            found = os.fstat(descriptor)
+            if not (error.errno in UNABLE and stat.S_ISDIR(found.st_mode)):
+                raise
+            say_once(
+                f"The file system of {os.fspath(path)} does not sync directories "
+                f"({error.strerror}): a kill loses nothing there, but a power cut may "
+                "undo the last saves.",
+                of=found.st_dev,
+            )
+        finally:
+            os.close(descriptor)
 
 
 def sync_tree(directory: Path) -> None:
     """Sync a directory and everything in it."""
     for parent, _, names in os.walk(directory, topdown=False):
-        for name in names:
-            sync(os.path.join(parent, name))
-        sync(parent)
+        sync(*(os.path.join(parent, name) for name in names), parent)
 
 
 class Flush:
@@ -250,13 +227,11 @@ class Flush:
             self._running = beside.submit(self._run, directory)
 
     def stop(self) -> None:
-        """Flush nothing more."""
+        """Flush nothing more. Whoever runs the flushes waits for the last one."""
         self._over.set()
-        if self._running is not None:
-            wait([self._running])
 
     def finish(self) -> None:
-        """Flush nothing more.
+        """Flush nothing more, and wait for the last one.
 
         Raises:
             OSError: A flush failed. Linux reports that once: a later ``fsync``
@@ -286,11 +261,11 @@ class Flush:
             os.close(descriptor)
 
 
-_told: set[object] = set()
+said: set[object] = set()  # of what
 
 
 def say_once(text: str, *, of: object) -> None:
     """Log a warning, once per process."""
-    if of not in _told:
-        _told.add(of)
+    if of not in said:
+        said.add(of)
         logger.warning("%s", text)

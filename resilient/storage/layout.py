@@ -24,14 +24,13 @@ before anything is created.
 import contextlib
 import os
 import re
-import secrets
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from resilient.errors import CheckpointWriteError, NotSupportedError, message
+from resilient.errors import NotSupportedError, message
 from resilient.serialization.redaction import redacted
-from resilient.storage import files
+from resilient.storage import files, refusals
 
 QUARANTINE = "quarantine"
 EVENTS = "events.jsonl"
@@ -48,16 +47,20 @@ LAST_STEP = 10**15 - 1
 # The only name of each step, in ASCII: other spellings of the number are not ours.
 _STEP = r"step-([0-9]{8}|[1-9][0-9]{8,14})"
 _COMMITTED = re.compile(_STEP)
-_STAGING = re.compile(_STEP + r"\.tmp-[0-9a-f]{10,}(-[0-9]+)?")
-_REPLACING = re.compile(
-    r"(rollbacks\.json|remote\.json|events(-[0-9]+)?\.jsonl)\.tmp-[0-9a-f]{16}"
-)
-_SHARED = re.compile(r"shared-[0-9a-f]{16}")
-_PROBE = re.compile(r"probe-[0-9a-f]{16}")
 _REPLACED = re.compile(_STEP + r"\.old-[0-9a-f]{10,}")
 _QUARANTINED = re.compile(_STEP + r"-[0-9]+")
-_WITNESS = re.compile(r"witness(-[0-9]+)?")
 _EVENTS = re.compile(r"events(-([0-9]+))?\.jsonl")
+_TEMPORARY = re.compile(
+    _STEP + r"\.tmp-[0-9a-f]{10,}(-[0-9]+)?"
+    r"|(rollbacks\.json|remote\.json|events(-[0-9]+)?\.jsonl)\.tmp-[0-9a-f]{16}"
+    r"|(shared|probe)-[0-9a-f]{16}"
+)
+_OTHERS = (QUARANTINE, HEARTBEAT, ROLLBACKS, REMOTE, SAVE, STOP, LOCK)
+_OURS = re.compile(
+    "|".join([_STEP, _REPLACED.pattern, _TEMPORARY.pattern, _EVENTS.pattern])
+    + r"|witness(-[0-9]+)?|"
+    + "|".join(map(re.escape, _OTHERS))
+)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -102,11 +105,6 @@ def events_process(name: str) -> int | None:
     return found and int(found[2] or 0)
 
 
-def unfinished_name(name: str) -> str:
-    """A fresh name for writing a file that will replace another."""
-    return f"{name}.tmp-{secrets.token_hex(8)}"
-
-
 def replaced_name(step: int) -> str:
     """A fresh name for the former checkpoint of a step, while it is replaced."""
     return f"{committed_name(step)}.old-{uuid.uuid4().hex[:12]}"
@@ -123,11 +121,9 @@ def committed_steps(directory: Path) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
-def staging_paths(directory: Path) -> list[Path]:
+def temporary_paths(directory: Path) -> list[Path]:
     """What was being written or deleted, and temporary files."""
-    kinds = (_STAGING, _SHARED, _PROBE, _REPLACING)
-    names = [n for n in _names(directory) if any(kind.fullmatch(n) for kind in kinds)]
-    return [directory / name for name in names]
+    return [directory / n for n in _names(directory) if _TEMPORARY.fullmatch(n)]
 
 
 def replaced_paths(directory: Path) -> Iterator[tuple[Path, Path]]:
@@ -154,16 +150,7 @@ def _names(directory: Path) -> list[str]:
 
 def foreign_names(directory: Path) -> list[str]:
     """Foreign entries."""
-    kinds = (
-        *(_COMMITTED, _STAGING, _REPLACED),
-        *(_REPLACING, _SHARED, _PROBE, _WITNESS, _EVENTS),
-    )
-    ours = {QUARANTINE, HEARTBEAT, ROLLBACKS, REMOTE, SAVE, STOP, LOCK}
-    return [
-        name
-        for name in _names(directory)
-        if name not in ours and not any(kind.fullmatch(name) for kind in kinds)
-    ]
+    return [name for name in _names(directory) if not _OURS.fullmatch(name)]
 
 
 def leads_nowhere(path: Path) -> bool:
@@ -186,16 +173,13 @@ def local_directory(directory: str | os.PathLike[str]) -> Path:
     if isinstance(directory, os.PathLike):
         path = os.fspath(directory)
     received = f"checkpoint_dir={directory!r}"
+    todo = 'Use a path such as "runs/mnist".'
     if not isinstance(path, str):
         what = "The checkpoint directory is not a path."
-        raise TypeError(
-            message(what, received=received, hint='Use a path such as "runs/mnist".')
-        )
+        raise TypeError(message(what, received=received, hint=todo))
     if not path.strip() or "\0" in path:
         what = "The checkpoint directory is empty, or contains a null character."
-        raise ValueError(
-            message(what, received=received, hint='Use a path such as "runs/mnist".')
-        )
+        raise ValueError(message(what, received=received, hint=todo))
     if _URL.match(path):
         what = "This directory must be a local path, not an address in an object store."
         todo = "Use a local path: an address can be checkpoint_dir of fit and Run."
@@ -219,16 +203,14 @@ def make_directory(directory: Path) -> None:
     """
     missing = [p for p in (directory, *directory.parents) if not os.path.lexists(p)]
     there = missing[-1].parent if missing else directory
-    try:
+    with refusals.unwritable(
+        "The checkpoint directory cannot be created",
+        received=directory,
+        hint="Choose a checkpoint_dir in a directory that this user may write to.",
+    ):
         # A kill may have come right after it was created. Not everybody may read there.
         with contextlib.suppress(PermissionError):
             files.sync(there.parent)
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
             files.sync(path.parent)
-    except OSError as error:
-        raise CheckpointWriteError(
-            f"The checkpoint directory cannot be created: {error.strerror}.",
-            received=f"{directory}: {error}",
-            hint="Choose a checkpoint_dir in a directory that this user may write to.",
-        ) from error

@@ -22,9 +22,10 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -37,12 +38,11 @@ from resilient.serialization.schema import (
     Count,
     NotFinite,
     SavedProgress,
-    SchemaError,
     from_json,
     parse,
     strict,
 )
-from resilient.storage.files import is_inside
+from resilient.storage.files import JSON_BYTES, is_inside, open_file
 from resilient.storage.layout import MANIFEST
 
 KEY = "RESILIENT_KEY"
@@ -67,7 +67,6 @@ _BLOCK = 1 << 20
 
 _Text = Annotated[str, Meta(max_length=1000)]
 _Path = Annotated[str, Meta(max_length=4096)]
-_Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 _Time = Annotated[str, Meta(pattern=r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\Z")]
 
 
@@ -93,7 +92,7 @@ class FileRecord:
 
     size: Count
     xxh3_128: Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
-    sha256: _Sha256 | None = None
+    sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")] | None = None
 
     def matches(self, other: "FileRecord") -> bool:
         """Whether everything that both contain is equal."""
@@ -126,9 +125,17 @@ def record(file: io.RawIOBase, size: int) -> FileRecord:
         if sha256 is not None:
             sha256.update(block[:read])
         count += read
-    return FileRecord(
-        count, digest.hexdigest(), None if sha256 is None else sha256.hexdigest()
-    )
+    sha = None if sha256 is None else sha256.hexdigest()
+    return FileRecord(count, digest.hexdigest(), sha)
+
+
+def records(directory: Path, names: Iterable[str]) -> dict[str, FileRecord]:
+    """The records of files in a directory, by name."""
+    found = {}
+    for name in names:
+        with open(open_file(directory, name), "rb", buffering=0) as file:
+            found[name] = record(file, os.fstat(file.fileno()).st_size)
+    return found
 
 
 def now() -> str:
@@ -151,8 +158,6 @@ class _Body:
     created: _Time
     environment: Annotated[dict[_Text, _Text], Meta(max_length=1000)]
     files: Annotated[dict[_Path, FileRecord], Meta(max_length=1_000_000)]
-    # Not in the file records, whose fields version 0.1 knows.
-    sha256: dict[str, _Sha256] = field(default_factory=dict)
     hmac_sha256: str | None = None
 
 
@@ -188,7 +193,8 @@ class Manifest:
         """The same, signed if a key is set."""
         if not has_key():
             return self
-        mark = _sign(replace(self, hmac_sha256=_UNSIGNED)._unsealed())
+        unsigned = replace(self, hmac_sha256=_UNSIGNED)
+        mark = _hmac(_MANIFEST, unsigned._unsealed())
         return replace(self, hmac_sha256=mark, signature=Signature.OURS)
 
     def to_bytes(self) -> bytes:
@@ -198,25 +204,19 @@ class Manifest:
         return raw.replace(_ZEROS.encode(), checksum.encode(), 1)
 
     def _unsealed(self) -> bytes:
-        files = self.files.items()
-        sha256 = {name: file.sha256 for name, file in files if file.sha256 is not None}
         body = {
             "xxh3_128": _ZEROS,
-            **({"hmac_sha256": self.hmac_sha256} if self.hmac_sha256 else {}),
+            "hmac_sha256": self.hmac_sha256,
             "schema": SCHEMA,
             "progress": self.progress._asdict(),
             "finished": self.finished,
-            "metrics": {name: strict(float(x)) for name, x in self.metrics.items()},
+            "metrics": {name: strict(x) for name, x in self.metrics.items()},
             "created": self.created,
             "environment": dict(self.environment),
-            "files": {
-                name: {"size": file.size, "xxh3_128": file.xxh3_128}
-                for name, file in files
-            },
-            **({"sha256": sha256} if sha256 else {}),
+            "files": {name: _given(vars(file)) for name, file in self.files.items()},
         }
         # With `indent`, json.dumps would be Python, which training would wait for.
-        text = json.dumps(body, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(_given(body), ensure_ascii=False, allow_nan=False)
         return msgspec.json.format(text.encode(), indent=1) + b"\n"
 
     @classmethod
@@ -229,6 +229,8 @@ class Manifest:
         """
         if not raw:
             raise ManifestError("is empty")
+        if len(raw) > JSON_BYTES:
+            raise ManifestError(f"has {len(raw):,} bytes")
         match = _BEGIN.match(raw)
         if match is None:
             raise ManifestError("does not start like a manifest")
@@ -239,41 +241,29 @@ class Manifest:
             data = parse(raw)
             _require_known_schema(data)
             body = from_json(_Body, data)
-            _require_unique_names(raw)
-        except SchemaError as error:
+            datetime.fromisoformat(body.created)
+        except ValueError as error:
             raise ManifestError(f"does not match its schema: {error}") from None
-        signed = None if match[2] is None else match[2].decode()
+        signed = match[2] and match[2].decode()
         if body.hmac_sha256 != signed:
             raise ManifestError("has a signature in the wrong place")
-        whose = _whose(signed, _zeroed(zeroed, match, 2))
-        return cls._of(body, whose)
-
-    @classmethod
-    def _of(cls, body: _Body, whose: Signature) -> "Manifest":
-        for name in body.files:
-            inside = is_inside(name) and name.isprintable()
-            if not inside or name == MANIFEST:
+        for name, file in body.files.items():
+            if name == MANIFEST or not (is_inside(name) and name.isprintable()):
                 raise ManifestError(f"lists an impossible file: {name!a}")
-        try:
-            datetime.fromisoformat(body.created)
-        except ValueError:
-            raise ManifestError(f"has no valid time: {body.created}") from None
-        missing = body.files.keys() - body.sha256.keys()
-        if body.sha256.keys() - body.files.keys() or (body.hmac_sha256 and missing):
-            raise ManifestError(
-                "has SHA-256 checksums of different files than it lists"
-            )
-        progress, shas = body.progress, body.sha256
+            if signed and file.sha256 is None:
+                raise ManifestError(f"is signed without the SHA-256 of {name}")
         return cls(
-            progress=Progress(progress.step, progress.epoch, progress.batch),
-            finished=body.finished,
-            metrics={name: float(x) for name, x in body.metrics.items()},
-            created=body.created,
-            environment=body.environment,
-            files={n: replace(x, sha256=shas.get(n)) for n, x in body.files.items()},
-            hmac_sha256=body.hmac_sha256,
-            signature=whose,
+            **vars(body)
+            | {
+                "progress": Progress(**vars(body.progress)),
+                "metrics": {name: float(x) for name, x in body.metrics.items()},
+                "signature": _whose(signed, _zeroed(zeroed, match, 2)),
+            }
         )
+
+
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _zeroed(raw: bytes, match: re.Match[bytes], group: int) -> bytes:
@@ -299,32 +289,11 @@ def _require_known_schema(data: Mapping[str, Any]) -> None:
     )
 
 
-def _require_unique_names(raw: bytes) -> None:
-    def unique(pairs: list[tuple[str, Any]]) -> None:
-        if len(dict(pairs)) != len(pairs):
-            raise SchemaError("a name appears twice")
-
-    try:
-        json.loads(raw, object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        raise SchemaError(str(error)) from None
-
-
-def _sign(content: bytes) -> str | None:
-    """The HMAC of a manifest; None without a key."""
-    return _hmac(_MANIFEST, content)
-
-
 def _whose(signature: str | None, content: bytes) -> Signature:
-    """Whose signature it is, in words.
-
-    Args:
-        signature: The manifest's signature in hexadecimal, or None.
-        content: The signed content.
-    """
+    """Whose signature of this content it is."""
     if signature is None:
         return Signature.NONE
-    ours = _sign(content)
+    ours = _hmac(_MANIFEST, content)
     if ours is None:
         return Signature.UNCHECKED
     same = hmac.compare_digest(ours, signature)

@@ -13,11 +13,9 @@ import errno
 import logging
 import os
 import shutil
-import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from resilient.errors import (
     CheckpointReadError,
@@ -26,21 +24,12 @@ from resilient.errors import (
 )
 from resilient.policies import KeepPolicy
 from resilient.storage import directories, layout
-from resilient.storage.checkpoint import Checkpoint
+from resilient.storage.checkpoint import Checkpoint, find_problem
 from resilient.storage.files import open_file, sync
-from resilient.storage.manifest import FileRecord, ManifestError, record
+from resilient.storage.manifest import FileRecord, ManifestError
 from resilient.storage.refusals import DISK_ERRORS
 
 logger = logging.getLogger(__name__)
-
-
-class _Known(NamedTuple):
-    """What keep policies compare, and the file it came from."""
-
-    step: int
-    metrics: Mapping[str, float]
-    created: str
-    file: tuple[int, ...] | None
 
 
 class Pruner:
@@ -48,17 +37,13 @@ class Pruner:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._known: dict[int, _Known] = {}
+        self._known: dict[int, tuple[object, Checkpoint]] = {}  # by step
 
     def add(self, checkpoint: Checkpoint) -> None:
         """Know a new checkpoint without reading it."""
-        if checkpoint.is_trusted():
-            step, created = checkpoint.step, checkpoint.created
-            metrics = {name: float(x) for name, x in checkpoint.metrics.items()}
-            file = _file(os.path.join(checkpoint.path, layout.MANIFEST))
-            self._known[step] = _Known(step, metrics, created, file)
+        self._known[checkpoint.step] = _identity(checkpoint.path), checkpoint
 
-    def prune(self, keep: KeepPolicy, held: Collection[int] = frozenset()) -> list[int]:
+    def prune(self, keep: KeepPolicy, held: Collection[int] = ()) -> list[int]:
         """Delete what the policy does not select, and return the steps.
 
         Args:
@@ -69,11 +54,12 @@ class Pruner:
             CheckpointWriteError: If the file system does not allow it.
         """
         try:
-            there = self._look()
-            kept = keep.select(self._known.values()) | set([*self._known][-1:])
-            kept |= set(held)
-            doomed = [step for step in self._known if step not in kept]
-            doomed = self._apart(there, doomed)
+            steps = self._find()
+            # A stranger's newest must not replace ours.
+            ours = [each for _, each in self._known.values() if each.is_trusted()]
+            kept = keep.select(ours) | {*held, *(each.step for each in ours[-1:])}
+            doomed = [each.step for each in ours if each.step not in kept]
+            doomed = self._separable(steps, doomed)
             directories.delete_checkpoints([self._path(step) for step in doomed])
         except OSError as error:
             raise CheckpointWriteError(
@@ -83,127 +69,86 @@ class Pruner:
             ) from error
         return doomed
 
-    def _apart(self, there: list[int], doomed: list[int]) -> list[int]:
+    def _find(self) -> list[int]:
+        """Find the checkpoints by step, and read new manifests.
+
+        Returns:
+            All steps. Those that cannot be judged are kept, and may be used later.
+        """
+        known, steps = {}, layout.committed_steps(self._directory)
+        for step in steps:
+            path = self._path(step)
+            before, file = self._known.get(step), _identity(path)
+            if before is not None and before[0] == file is not None:
+                known[step] = before
+                continue
+            unknown = ManifestError, NotSupportedError, CheckpointReadError
+            with contextlib.suppress(*unknown):
+                known[step] = file, Checkpoint.read(path)
+        self._known = known
+        return steps
+
+    def _separable(self, steps: list[int], doomed: list[int]) -> list[int]:
         """Those that can go: what they are between shares no file any more."""
-        for older, newer in list(_new_neighbours(there, doomed)):
-            try:
-                _separate(self._path(older), self._path(newer))
-            except OSError as error:
-                logger.warning(
-                    "%s and %s share a file that cannot be copied, so what is between "
-                    "them is kept: %s",
-                    *(self._path(older), self._path(newer).name, error),
-                )
-                doomed = [step for step in doomed if not older < step < newer]
+        for older, newer in pairwise([step for step in steps if step not in doomed]):
+            rest = [step for step in doomed if not older < step < newer]
+            if rest != doomed and not self._separate(older, newer):
+                doomed = rest
         return doomed
+
+    def _separate(self, older: int, newer: int) -> bool:
+        """Give the newer one files of its own where it shares one with the older.
+
+        A kill leaves each of them shared or not; the bytes are the same.
+
+        Returns:
+            Whether they share nothing now, as far as one can know.
+        """
+        if newer not in self._known:
+            return False
+        path, other = self._path(newer), self._path(older)
+        try:
+            for name, expected in self._known[newer][1].files.items():
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    if os.path.samefile(other / name, path / name):
+                        _replace_by_copy(path / name, expected)
+        except OSError as error:
+            logger.warning(
+                "%s and %s share a file that cannot be copied, so what is between "
+                "them is kept: %s",
+                *(other, path.name, error),
+            )
+            return False
+        return True
 
     def _path(self, step: int) -> Path:
         return self._directory / layout.committed_name(step)
 
-    def _look(self) -> list[int]:
-        """Find the checkpoints by step, and read new manifests.
 
-        Returns:
-            All steps. Those that cannot be judged are kept, and may be used again.
-        """
-        known, there = {}, layout.committed_steps(self._directory)
-        root = os.fspath(self._directory)  # a path for each would take most of the time
-        for step in there:
-            name = layout.committed_name(step)
-            file = _file(os.path.join(root, name, layout.MANIFEST))
-            before = self._known.get(step)
-            if before is not None and before.file == file is not None:
-                known[step] = before
-                continue
-            # Keep what cannot be judged.
-            with contextlib.suppress(
-                ManifestError, NotSupportedError, CheckpointReadError
-            ):
-                found = Checkpoint.read(self._path(step))
-                if (
-                    found.is_trusted()
-                ):  # otherwise a stranger's newest would replace ours
-                    known[step] = _Known(step, found.metrics, found.created, file)
-        self._known = known
-        return there
-
-
-def _new_neighbours(
-    steps: list[int], doomed: Collection[int]
-) -> Iterator[tuple[int, int]]:
-    """Those of the other steps that have only doomed ones between them."""
-    gone = set(doomed)
-    places = [number for number, step in enumerate(steps) if step not in gone]
-    for one, other in pairwise(places):
-        if other - one > 1:
-            yield steps[one], steps[other]
-
-
-def _file(path: str) -> tuple[int, ...] | None:
-    """A value that changes when a file is replaced; None if it cannot be read."""
+def _identity(checkpoint: Path) -> object:
+    """A value that changes when a manifest is replaced; None if it cannot be read."""
     try:
-        found = os.stat(path)
+        found = os.stat(os.path.join(checkpoint, layout.MANIFEST))
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _separate(older: Path, newer: Path) -> None:
-    """Give the newer checkpoint files of its own where it shares one with the older.
-
-    A kill leaves each of them shared or not; the bytes are the same.
-
-    Raises:
-        OSError: The file system failed, or a shared file is damaged.
-    """
-    shared = {(each.st_dev, each.st_ino) for _, each in _linked(older)}
-    if not shared:
-        return
-    records = _records(newer)
-    for path, found in list(_linked(newer)):
-        if (found.st_dev, found.st_ino) in shared:
-            inside = Path(path).relative_to(newer).as_posix()
-            _replace_by_copy(path, records.get(inside))
-
-
-def _records(directory: Path) -> Mapping[str, FileRecord]:
-    """What its files were when they were committed, if its manifest says."""
-    unknown = ManifestError, NotSupportedError, CheckpointReadError
-    with contextlib.suppress(*unknown):
-        return Checkpoint.read(directory).files
-    return {}
-
-
-def _replace_by_copy(path: str, expected: FileRecord | None) -> None:
-    folder, name = os.path.split(path)
-    beside = f"{path}.own"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(beside)  # a kill left it, or somebody put a link there
+def _replace_by_copy(path: Path, expected: FileRecord) -> None:
+    beside = path.with_name(f"{path.name}.own")
+    beside.unlink(missing_ok=True)  # a kill left it, or somebody put a link there
     try:
         with (
-            open(open_file(Path(folder), name), "rb", buffering=0) as source,
+            open(open_file(path.parent, path.name), "rb", buffering=0) as source,
             open(beside, "xb") as target,
         ):
             shutil.copyfileobj(source, target, 1 << 20)
-            target.flush()
-            os.fsync(target.fileno())
-            source.seek(0)
-            copied = record(source, os.fstat(target.fileno()).st_size)
-        if not (expected is None or copied.matches(expected)):
+        sync(beside)
+        if find_problem(beside.parent, beside.name, expected):
             raise OSError(errno.EIO, "it does not match its checksum", path)
         os.replace(beside, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(beside)
+            beside.unlink()
         raise
-    sync(folder)
-
-
-def _linked(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Files that have another name somewhere."""
-    for parent, _, names in os.walk(directory):
-        for name in names:
-            path = os.path.join(parent, name)
-            found = os.lstat(path)
-            if found.st_nlink > 1 and stat.S_ISREG(found.st_mode):
-                yield path, found
+    sync(path.parent)

@@ -45,14 +45,6 @@ class Reason:
     open: bool
 
 
-@dataclass(frozen=True)
-class Entry:
-    """An entry in quarantine; without a readable reason it counts as damaged."""
-
-    path: Path
-    reason: Reason
-
-
 def move(path: Path, kind: Kind, text: str) -> Path:
     """Move a checkpoint, or whatever has such a name, into its directory's quarantine.
 
@@ -68,23 +60,26 @@ def move(path: Path, kind: Kind, text: str) -> Path:
     if not _is_there(quarantine):
         quarantine.mkdir()
     files.sync(path.parent)  # otherwise a power cut might lose it, and its contents
-    target = quarantine / _free_name(quarantine, path.name)
+    names = [other.name.rpartition("-") for other in layout.quarantined(quarantine)]
+    numbers = [int(number) for name, _, number in names if name == path.name]
+    target = quarantine / f"{path.name}-{max(numbers, default=0) + 1}"
     _write(target, Reason(kind, text, now(), open=kind == "damaged"))
     directories.move(path, target)
-    files.sync(quarantine)
-    files.sync(path.parent)
+    files.sync(quarantine, path.parent)
     return target
 
 
-def entries(directory: Path) -> list[Entry]:
-    """The entries in the quarantine of a checkpoint directory, by name."""
+def entries(directory: Path) -> dict[Path, Reason]:
+    """The entries in the quarantine of a checkpoint directory, by name.
+
+    One without a readable reason counts as damaged.
+    """
     quarantine = directory / layout.QUARANTINE
     try:
-        if not _is_there(quarantine):
-            return []
-        return [Entry(path, _read(path)) for path in layout.quarantined(quarantine)]
+        there = layout.quarantined(quarantine) if _is_there(quarantine) else []
+        return {path: _read(path) for path in there}
     except OSError as error:
-        return [Entry(quarantine, _unknown(error.strerror or str(error)))]
+        return {quarantine: _unknown(error.strerror or str(error))}
 
 
 def settle(directory: Path) -> None:
@@ -93,11 +88,10 @@ def settle(directory: Path) -> None:
     Raises:
         OSError: If the file system does not allow it.
     """
-    if not _is_there(directory / layout.QUARANTINE):
-        return
-    for entry in entries(directory):
-        if entry.reason.open:
-            _write(entry.path, replace(entry.reason, open=False))
+    if _is_there(directory / layout.QUARANTINE):
+        for path, reason in entries(directory).items():
+            if reason.open:
+                _write(path, replace(reason, open=False))
 
 
 def _is_there(quarantine: Path) -> bool:
@@ -111,32 +105,16 @@ def _is_there(quarantine: Path) -> bool:
     except FileNotFoundError:
         return False
     if not stat.S_ISDIR(mode):
-        what = (
-            "it is a symbolic link" if stat.S_ISLNK(mode) else ("it is not a directory")
-        )
-        raise NotADirectoryError(errno.ENOTDIR, what, os.fspath(quarantine))
+        kind = "a symbolic link" if stat.S_ISLNK(mode) else "not a directory"
+        raise NotADirectoryError(errno.ENOTDIR, f"it is {kind}", os.fspath(quarantine))
     return True
-
-
-def _free_name(quarantine: Path, name: str) -> str:
-    """A free numbered name, found in few tries however many are taken."""
-
-    def taken(number: int) -> bool:
-        return os.path.lexists(quarantine / f"{name}-{number}")
-
-    low, high = 0, 1
-    while taken(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if taken(middle) else (low, middle)
-    return f"{name}-{high}"
 
 
 def _write(entry: Path, reason: Reason) -> None:
     # Atomic: a torn reason would count as open damage.
     path = entry.with_name(entry.name + layout.REASON)
-    files.replace_text(path, json.dumps(asdict(reason), indent=1) + "\n")
+    text = json.dumps(asdict(reason), indent=1) + "\n"
+    files.replace_file(path, text.encode())
 
 
 def _read(entry: Path) -> Reason:

@@ -51,7 +51,7 @@ def recover(directory: Path) -> None:
 def remove_stale_staging(directory: Path) -> list[Path]:
     """Delete what dead attempts left unfinished; return paths. Needs the lock."""
     recover(directory)
-    stale = layout.staging_paths(directory)
+    stale = layout.temporary_paths(directory)
     with contextlib.suppress(OSError):
         if stale:
             # A kill may have come before their markers were on disk.

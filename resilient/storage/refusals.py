@@ -3,23 +3,19 @@
 import contextlib
 import errno
 import os
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
 
 from resilient.errors import (
     ANOTHER_STEP,
-    CheckpointNotFoundError,
     CheckpointReadError,
     CheckpointWriteError,
     CorruptCheckpointError,
     printable,
 )
-from resilient.storage import layout
 from resilient.storage.files import NO_DAMAGE
 
-_NAMED = 20  # damaged checkpoints that one message names
-_LONGEST = 2000  # characters of a reason
+LONGEST = 2000  # characters of a reason
 _SURE = "make sure that nothing does so during training."
 
 # Errors of a full or failing disk. Backends report them as TensorFlow's
@@ -48,59 +44,34 @@ _IN_WORDS = {os.strerror(number): number for number in DISK_ERRORS} | {
 }
 
 
-def require_target(path: Path) -> None:
-    """Raise if a checkpoint is on a disk that is not mounted.
+@contextlib.contextmanager
+def unwritable(problem: str, *, received: object = None, hint: str) -> Iterator[None]:
+    """Turn errors of the file system into one of ours.
+
+    Args:
+        problem: What cannot be done.
+        received: Where; None: the error says it.
+        hint: What to do about it.
 
     Raises:
-        CheckpointNotFoundError: It is a link whose target is missing.
+        CheckpointWriteError: The file system failed inside.
     """
-    if layout.leads_nowhere(path):
-        step = int(path.name.removeprefix("step-"))
-        raise CheckpointNotFoundError(
-            f"The checkpoint of step {step} is a link whose target is missing.",
-            received=f"{path} -> {printable(os.readlink(path))}",
-            hint="Mount the disk that it is on, or delete the link to use the "
-            "checkpoint before it.",
-        )
-
-
-@contextlib.contextmanager
-def of_quarantine(directory: Path) -> Iterator[None]:
-    """Turn file system errors while moving checkpoints into our own error."""
     try:
         yield
-    except OSError as error:
-        raise CheckpointWriteError(
-            f"Checkpoints cannot be moved to quarantine: {error.strerror}.",
-            received=error,
-            hint=f"Allow this user to write in {directory}, and remove "
-            f"{layout.QUARANTINE} there if it is not a directory.",
-        ) from error
-
-
-@contextlib.contextmanager
-def of_local_copy(directory: Path) -> Iterator[None]:
-    """The same, for the local copy of a run in an object store."""
-    try:
-        yield
-    except CheckpointReadError:
+    except CheckpointReadError:  # explains itself
         raise
     except OSError as error:
         raise CheckpointWriteError(
-            f"The local copy of the run cannot be written: {error.strerror}.",
-            received=error,
-            hint=f"Free some space or allow this user to write in {directory}, or pass "
-            "another local_dir.",
+            f"{problem}: {error.strerror}.", received=received or error, hint=hint
         ) from error
 
 
-def missing(step: int, where: object, steps: list[int]) -> CheckpointNotFoundError:
-    """The error if the checkpoint of a step is not one of those there."""
-    available = ", ".join(map(str, steps)) or "no checkpoint at all"
-    return CheckpointNotFoundError(
-        f"There is no checkpoint of step {step} in {where}.",
-        received=f"step {step}",
-        hint=f"Choose one of the existing steps: {available}.",
+def of_local_copy(directory: Path) -> contextlib.AbstractContextManager[None]:
+    """The same, for the local copy of a run in an object store."""
+    return unwritable(
+        "The local copy of the run cannot be written",
+        hint=f"Free some space or allow this user to write in {directory}, or pass "
+        "another local_dir.",
     )
 
 
@@ -109,7 +80,7 @@ def damaged(path: Path, reason: str) -> CorruptCheckpointError:
     step = int(path.name.removeprefix("step-"))
     return CorruptCheckpointError(
         f"The checkpoint of step {step} is damaged.",
-        received=f"{path}: {printable(reason[:_LONGEST])}",
+        received=f"{path}: {printable(reason[:LONGEST])}",
         hint=ANOTHER_STEP,
     )
 
@@ -130,23 +101,6 @@ def unreachable(where: object, error: Exception) -> CheckpointReadError:
         "The object store cannot be read right now. Nothing there was changed.",
         received=f"{where}: {error}",
         hint="Check the address, the credentials and the network, and run again.",
-    )
-
-
-def none_intact(directory: Path, failed: Mapping[Path, str]) -> CorruptCheckpointError:
-    """The error if every checkpoint is damaged, with the reasons by path."""
-    lines = "".join(
-        f"\n  {path.relative_to(directory)}: {printable(reason[:_LONGEST])}"
-        for path, reason in islice(failed.items(), _NAMED)
-    )
-    if len(failed) > _NAMED:
-        lines += f"\n  and {len(failed) - _NAMED:,} more"
-    return CorruptCheckpointError(
-        "No checkpoint in this directory is intact.",
-        received=f"{directory}{lines}",
-        hint="Restore a good copy under its own name, choose another step, or "
-        'start over with resume="never" or in another directory. Damaged '
-        f"checkpoints are kept in {directory / layout.QUARANTINE}.",
     )
 
 

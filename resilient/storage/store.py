@@ -9,11 +9,18 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 from resilient._version import __version__
-from resilient.errors import CheckpointReadError, NotSupportedError, printable
+from resilient.errors import (
+    CheckpointNotFoundError,
+    CheckpointReadError,
+    CorruptCheckpointError,
+    NotSupportedError,
+    printable,
+)
 from resilient.policies import KeepPolicy
 from resilient.progress import Progress
 from resilient.storage import commit, layout, manifest, quarantine, refusals
@@ -28,6 +35,8 @@ from resilient.storage.recovery import recover, remove_stale_staging
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+_NAMED = 20  # damaged checkpoints that one message names
 
 
 class Store:
@@ -65,7 +74,7 @@ class Store:
             yield
 
     @contextlib.contextmanager
-    def looking(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """The same without training; raises DirectoryInUseError."""
         there = self.directory.is_dir()
         with DirectoryLock(self.directory) if there else contextlib.nullcontext():
@@ -79,18 +88,18 @@ class Store:
         """Which checkpoints are not uploaded, and why; empty if all are."""
         return ""
 
-    def checkpoints(self, *, to_look: bool = False) -> list[Checkpoint]:
+    def checkpoints(self, *, only_readable: bool = False) -> list[Checkpoint]:
         """The committed checkpoints by step, from their manifests alone.
 
         Without those that have a damaged or later manifest, see ``problems``.
 
         Args:
-            to_look: Also leave out those that cannot be read right now.
+            only_readable: Also leave out those that cannot be read right now.
 
         Raises:
             CheckpointReadError: One cannot be read right now.
         """
-        unread = (CheckpointReadError,) if to_look else ()
+        unread = (CheckpointReadError,) if only_readable else ()
         found = []
         for step in layout.committed_steps(self.directory):
             with contextlib.suppress(ManifestError, NotSupportedError, *unread):
@@ -136,21 +145,21 @@ class Store:
         recover(self.directory)
         failed = {}
         for step in self._newest_first():
-            refusals.require_target(self._path(step))
+            _require_target(self._path(step))
             try:
                 self._get_ready(step)
-                return self.try_to_load(step, read)
+                found = Checkpoint.read(self._path(step))
+                return found, found.load(read)
             except (ManifestError, DamageError) as error:
                 reason = printable(str(error))
             failed[self._quarantine(step, reason)] = reason
             self._settled = False
             if report is not None:
                 report(layout.committed_name(step), reason)
-        for entry in quarantine.entries(self.directory):
-            if entry.reason.open:
-                failed[entry.path] = entry.reason.text
+        entries = quarantine.entries(self.directory)
+        failed |= {path: why.text for path, why in entries.items() if why.open}
         if failed:
-            raise refusals.none_intact(self.directory, failed)
+            raise _none_intact(self.directory, failed)
         return None
 
     def load(self, step: int, read: Callable[[Checkpoint], T]) -> tuple[Checkpoint, T]:
@@ -167,18 +176,6 @@ class Store:
         except DamageError as error:
             raise refusals.damaged(self._path(step), str(error)) from None
 
-    def try_to_load(
-        self, step: int, read: Callable[[Checkpoint], T]
-    ) -> tuple[Checkpoint, T]:
-        """The checkpoint of a step, verified, and what was read; changes nothing.
-
-        Raises:
-            ManifestError: Its manifest is damaged or missing.
-            DamageError: Another file is.
-        """
-        checkpoint = Checkpoint.read(self._path(step))
-        return checkpoint, checkpoint.load(read)
-
     def read(self, step: int) -> Checkpoint:
         """The checkpoint of a step from its manifest alone; changes nothing.
 
@@ -188,8 +185,13 @@ class Store:
         """
         steps = self.steps()
         if step not in steps:
-            raise refusals.missing(step, self, steps)
-        refusals.require_target(self._path(step))
+            available = ", ".join(map(str, steps)) or "no checkpoint at all"
+            raise CheckpointNotFoundError(
+                f"There is no checkpoint of step {step} in {self}.",
+                received=f"step {step}",
+                hint=f"Choose one of the existing steps: {available}.",
+            )
+        _require_target(self._path(step))
         try:
             return Checkpoint.read(self._path(step))
         except ManifestError as error:
@@ -233,8 +235,9 @@ class Store:
         Raises:
             OSError: If the file system fails; ``staging`` explains it.
         """
-        by, progress = {LIBRARY: __version__, **environment}, staging.progress
-        made = Manifest(progress, finished, metrics, now(), by, files)
+        by = {LIBRARY: __version__, **environment}
+        values = {name: float(x) for name, x in metrics.items()}
+        made = Manifest(staging.progress, finished, values, now(), by, files)
         checkpoint = commit.publish(staging, made.signed())
         self._small = checkpoint.nbytes < GROWTH
         self._pruner.add(checkpoint)
@@ -259,10 +262,7 @@ class Store:
             CheckpointWriteError: If the file system does not allow it.
         """
         newer = [s for s in layout.committed_steps(self.directory) if s > step]
-        reason = f"resumed from step {step} instead"
-        with refusals.of_quarantine(self.directory):
-            for other in newer:
-                quarantine.move(self._path(other), "superseded", reason)
+        self._move(newer, "superseded", f"resumed from step {step} instead")
         return newer
 
     def discard_all(self) -> list[int]:
@@ -273,12 +273,19 @@ class Store:
         """
         recover(self.directory)
         steps = layout.committed_steps(self.directory)
-        with refusals.of_quarantine(self.directory):
-            for step in steps:
-                reason = "the run was started over"
-                quarantine.move(self._path(step), "discarded", reason)
-            quarantine.settle(self.directory)
+        self._move(steps, "discarded", "the run was started over")
         return steps
+
+    def _move(self, steps: list[int], kind: quarantine.Kind, reason: str) -> None:
+        with refusals.unwritable(
+            "Checkpoints cannot be moved to quarantine",
+            hint=f"Allow this user to write in {self.directory}, and remove "
+            f"{layout.QUARANTINE} there if it is not a directory.",
+        ):
+            for step in steps:
+                quarantine.move(self._path(step), kind, reason)
+            if kind == "discarded":
+                quarantine.settle(self.directory)
 
     def _newest_first(self) -> Iterator[int]:
         """Steps to try, the newest first."""
@@ -297,3 +304,32 @@ class Store:
             # In a read-only directory, an earlier checkpoint can still be used.
             logger.warning("%s stays where it is: %s", self._path(step).name, error)
             return self._path(step)
+
+
+def _require_target(path: Path) -> None:
+    """Raise if a checkpoint is on a disk that is not mounted."""
+    if layout.leads_nowhere(path):
+        step = int(path.name.removeprefix("step-"))
+        raise CheckpointNotFoundError(
+            f"The checkpoint of step {step} is a link whose target is missing.",
+            received=f"{path} -> {printable(os.readlink(path))}",
+            hint="Mount the disk that it is on, or delete the link to use the "
+            "checkpoint before it.",
+        )
+
+
+def _none_intact(directory: Path, failed: Mapping[Path, str]) -> CorruptCheckpointError:
+    """The error if every checkpoint is damaged, with the reasons by path."""
+    lines = "".join(
+        f"\n  {path.relative_to(directory)}: {printable(reason[: refusals.LONGEST])}"
+        for path, reason in islice(failed.items(), _NAMED)
+    )
+    if len(failed) > _NAMED:
+        lines += f"\n  and {len(failed) - _NAMED:,} more"
+    return CorruptCheckpointError(
+        "No checkpoint in this directory is intact.",
+        received=f"{directory}{lines}",
+        hint="Restore a good copy under its own name, choose another step, or "
+        'start over with resume="never" or in another directory. Damaged '
+        f"checkpoints are kept in {directory / layout.QUARANTINE}.",
+    )

@@ -47,7 +47,7 @@ from resilient.serialization.schema import (
 from resilient.storage.files import (
     JSON_BYTES,
     read_file,
-    replace_text,
+    replace_file,
     require_readable,
     sync,
 )
@@ -242,7 +242,7 @@ def write(directory: Path, skips: list[Skip]) -> None:
     """
     text = json.dumps([asdict(skip) for skip in skips], indent=1)
     with _failing(directory / ROLLBACKS, "The rollback cannot be recorded"):
-        replace_text(directory / ROLLBACKS, text + "\n")
+        replace_file(directory / ROLLBACKS, f"{text}\n".encode())
 
 
 def forget(directory: Path) -> None:

@@ -141,8 +141,8 @@ def _lock(raw: bytes) -> None:
 def _reason(raw: bytes) -> None:
     Path("quarantine", f"{FIT}-1").mkdir(parents=True)
     Path("quarantine", f"{FIT}-1.reason.json").write_bytes(raw)
-    (entry,) = quarantine.entries(Path())
-    assert isinstance(entry.reason.open, bool)
+    (reason,) = quarantine.entries(Path()).values()
+    assert isinstance(reason.open, bool)
     store = Store(".")
     try:
         store.load_newest(None)

@@ -231,6 +231,8 @@ def _told(call: ast.Call, names: Names) -> tuple[str, ...] | None:
             kind = f"`{name}`"
         case ast.Attribute(_, "refuse"):
             kind = "`DataNotResumableError`"
+        case ast.Name("unwritable") | ast.Attribute(_, "unwritable"):
+            kind, text = "`CheckpointWriteError`", f"{text}: …."
         case ast.Name("say_once") | ast.Attribute(_, "say_once"):
             return (LOGGED, text) if text else None
         case ast.Name("warn_not_exact") | ast.Attribute(_, "_say") if call.args[1:]:

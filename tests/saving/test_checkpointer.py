@@ -122,6 +122,7 @@ class Tensors:
     def write(self, directory, part):
         assert not self.released
         self.written.append(Path(directory).name)
+        return []
 
     def release(self):
         self.released = True

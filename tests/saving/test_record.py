@@ -45,6 +45,7 @@ class Tensors:
 
         tensors = {name: torch.zeros(2) for name in ("loop.0", "a")}
         torch.save(tensors, Path(directory, "state.pt"))
+        return ["state.pt"]
 
 
 BACKEND = Tensors()

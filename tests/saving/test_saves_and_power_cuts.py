@@ -40,14 +40,14 @@ def events_and_saved(tmp_path, monkeypatch):
     """Of a training that is rolled back and resumed, and of a save of the same step."""
     share_files_of_small_tensors(monkeypatch.setattr)
     with Recorder(tmp_path) as recorder, kept_in_mind(recorder) as saved:
-        write = rollback.replace_text
+        write = rollback.replace_file
 
-        def noted(path, text):
-            recorder.mark("noting", text)
-            write(path, text)
-            recorder.mark("noted", text)
+        def noted(path, content):
+            recorder.mark("noting", content.decode())
+            write(path, content)
+            recorder.mark("noted", content.decode())
 
-        monkeypatch.setattr(rollback, "replace_text", noted)
+        monkeypatch.setattr(rollback, "replace_file", noted)
         x, y = fitting.data()
         y[17] = np.nan
         directory = tmp_path / "run"

@@ -20,6 +20,7 @@ from support.checkpoint_samples import (
 
 from resilient.errors import CheckpointReadError, CorruptCheckpointError
 from resilient.policies import latest
+from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.manifest import Manifest, ManifestError, record
 from resilient.storage.store import Store
 
@@ -130,10 +131,10 @@ def test_every_single_bit_of_the_manifest_counts(tmp_path):
 
 
 def test_a_manifest_that_is_missing_is_named(tmp_path):
-    store = filled(tmp_path, 10)
+    filled(tmp_path, 10)
     (tmp_path / "step-00000010" / "manifest.json").unlink()
     with pytest.raises(ManifestError, match=r"^manifest\.json is missing$"):
-        store.try_to_load(10, lambda checkpoint: checkpoint.step)
+        Checkpoint.read(tmp_path / "step-00000010")
 
 
 def test_a_manifest_cut_off_anywhere_is_none(tmp_path):

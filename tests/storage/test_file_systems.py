@@ -42,7 +42,7 @@ IN_USE = 17
 
 @pytest.fixture(autouse=True)
 def not_yet_told(monkeypatch):
-    monkeypatch.setattr(files, "_told", set())
+    monkeypatch.setattr(files, "said", set())
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from resilient.storage.files import is_inside, open_file, read_file, replace_text
+from resilient.storage.files import is_inside, open_file, read_file, replace_file
 
 pytestmark = pytest.mark.once
 
@@ -88,7 +88,7 @@ def test_a_planted_link_is_replaced_and_not_followed(tmp_path):
     (tmp_path / "target").write_text("precious")
     (tmp_path / "file").symlink_to("target")
     (tmp_path / "file.tmp").symlink_to("target")  # as it was once named
-    replace_text(tmp_path / "file", "new")
+    replace_file(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_text() == "new"
     assert (tmp_path / "target").read_text() == "precious"
     assert sorted(os.listdir(tmp_path)) == ["file", "file.tmp", "target"]
@@ -97,7 +97,7 @@ def test_a_planted_link_is_replaced_and_not_followed(tmp_path):
 def test_what_is_made_has_the_mode_that_the_umask_leaves(tmp_path):
     before = os.umask(0o077)
     try:
-        replace_text(tmp_path / "file", "new")
+        replace_file(tmp_path / "file", b"new")
         os.close(open_file(tmp_path, "other", os.O_WRONLY | os.O_CREAT))
     finally:
         os.umask(before)

@@ -29,7 +29,7 @@ def nothing_is_changed(store):
     before = sorted(os.walk(store.directory))
     yield
     assert sorted(os.walk(store.directory)) == before
-    assert entries(store.directory) == []
+    assert entries(store.directory) == {}
 
 
 def test_it_is_not_passed_over(store):

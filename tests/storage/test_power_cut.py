@@ -91,7 +91,7 @@ def finds_damage(store, recorder):
 def note(store, recorder, text):
     """What a rollback does last."""
     recorder.mark("noting", text)
-    files.replace_text(store.directory / layout.ROLLBACKS, text)
+    files.replace_file(store.directory / layout.ROLLBACKS, text.encode())
     recorder.mark("noted", text)
 
 

@@ -34,7 +34,7 @@ def replace(checkpoint: Path, name: str, content: bytes | None) -> None:
     path.write_bytes(content)
     checksum = xxhash.xxh3_128_hexdigest(content)
     record = {"size": len(content), "xxh3_128": checksum}
-    change(checkpoint, lambda said: said["files"].update({name: record}))
+    change(checkpoint, lambda said: said["files"].setdefault(name, {}).update(record))
 
 
 def change(checkpoint: Path, act) -> None:

@@ -94,7 +94,7 @@ class Promise:
 
     def check_moved(self, directory: Path) -> None:
         """What was moved to quarantine is there; until it is, it may be in place."""
-        moved = [entry.path for entry in entries(directory)]
+        moved = list(entries(directory))
         places = [*moved, *directory.glob("step-????????")]
         for demanded, there in ((self._moved, moved), (self._moving, places)):
             known = [(path.name, _files(path).items()) for path in there]
@@ -232,5 +232,5 @@ def recovered(
 def _undamaged(directory: Path, promise: Promise) -> set[str]:
     """Names in quarantine, but of what has to be there."""
     names = tuple(layout.committed_name(step) for step in promise.damaged)
-    found = {entry.path.name for entry in entries(directory)}
+    found = {path.name for path in entries(directory)}
     return {name for name in found if not (names and name.startswith(names))}

@@ -114,9 +114,11 @@ class Tensors:
         self._step, self._index = step, index
         self.arrays: dict[str, np.ndarray] = {}
 
-    def write(self, directory: str, part: Part) -> None:
-        for name, data in parts(self._step, self._index).items():
+    def write(self, directory: str, part: Part) -> list[str]:
+        written = parts(self._step, self._index)
+        for name, data in written.items():
             Path(directory, name).write_bytes(data)
+        return list(written)
 
     def digests(self, part: Part) -> dict[str, str]:
         return {"whole": str(self._step), part.name: str(self._index)}

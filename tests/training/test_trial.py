@@ -235,7 +235,7 @@ def test_each_epoch_has_the_first_batches_of_its_own(tmp_path, asked):
 
 def test_that_it_is_asked_is_said_once(tmp_path, asked, caplog, monkeypatch):
     """The variables may have been left over."""
-    monkeypatch.setattr(files, "_told", set())
+    monkeypatch.setattr(files, "said", set())
     monkeypatch.setenv(scratch.VARIABLE, str(tmp_path))
     asked(epochs=2, steps=1000)
     for _ in range(2):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from resilient.keras_internals import contract
 from resilient.keras_internals.expected import OF_TENSORBOARD
 from resilient.objects.callbacks.special import Special, elapsed, set_clocks
-from resilient.storage.files import replace_bytes
+from resilient.storage.files import replace_file
 
 _NAME = re.compile(r"events\.out\.tfevents\.(\d+)\.(.+)\.(\d+)\.(\d+)\.v2")
 _CLOCKS = ("_epoch_start_time",)
@@ -113,7 +113,7 @@ class EventFiles(Special):
         if found > size:
             for other in path.parent.glob(f"{path.name}.tmp-*"):
                 other.unlink()  # of an attempt that was killed here
-            replace_bytes(path, path.read_bytes()[:size])
+            replace_file(path, path.read_bytes()[:size])
         return f"{key} lost its last {size - found:,} bytes" if found < size else None
 
     def _keep_only(self, kept: Collection[str]) -> None:

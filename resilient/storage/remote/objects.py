@@ -22,7 +22,7 @@ from resilient.errors import (
     printable,
 )
 from resilient.serialization.redaction import LEFT_OUT, names_secret, redacted
-from resilient.storage.files import replace_bytes
+from resilient.storage.files import replace_file
 from resilient.storage.remote.address import Address
 from resilient.storage.remote.options import Upload
 
@@ -139,7 +139,7 @@ class Objects:
         path, within = self._path(name), self._within(len(content))
         if self.address.protocol == "file":  # which stores know by themselves
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._tried(lambda: replace_bytes(Path(path), content))
+            self._tried(lambda: replace_file(Path(path), content))
         else:
             self._tried(lambda: self._fs.pipe_file(path, content, **within))
 
@@ -161,11 +161,8 @@ class Objects:
             try:
                 self._fs.pipe_file(path, content, mode="create", **within)
             except (OSError, NotImplementedError) as error:
-                refusals = (
-                    errno.EINVAL,
-                    errno.ENOSYS,
-                )  # of stores without words for it
-                unclear = getattr(error, "errno", errno.ENOSYS) in refusals
+                number = getattr(error, "errno", errno.ENOSYS)
+                unclear = number in (errno.EINVAL, errno.ENOSYS)  # it has no words
                 if not isinstance(error, FileExistsError) and not unclear:
                     raise
                 # An earlier try, whose answer was lost, may have written it.

@@ -85,7 +85,7 @@ class LocalCopy:
     def write(self, directory: Path) -> None:
         """Write it to disk atomically."""
         text = json.dumps(asdict(self), indent=1)
-        files.replace_text(directory / layout.REMOTE, text + "\n")
+        files.replace_file(directory / layout.REMOTE, f"{text}\n".encode())
 
 
 class Ownership:

@@ -82,7 +82,7 @@ class TieredStore(Store):
             uploader = Uploader(self._remote, self._ownership.ensure, self._report)
             self._uploader = uploader
             try:
-                for checkpoint in super().checkpoints(to_look=True):
+                for checkpoint in super().checkpoints(only_readable=True):
                     uploader.add(checkpoint)
                 yield
             finally:
@@ -92,10 +92,10 @@ class TieredStore(Store):
                 self._ownership = Ownership(self._remote.with_own_client())
 
     @contextlib.contextmanager
-    def looking(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """As of ``Store``; what is newer in the object store is found as well."""
         layout.make_directory(self.directory)
-        with super().looking():
+        with super().locked():
             self.refresh()
             yield
 
@@ -128,9 +128,11 @@ class TieredStore(Store):
         why = f" ({uploader.failed})" if uploader.failed is not None else ""
         return f"step {steps}: only in {self.directory}, not in {self.address}{why}"
 
-    def checkpoints(self, *, to_look: bool = False) -> list[Checkpoint]:
+    def checkpoints(self, *, only_readable: bool = False) -> list[Checkpoint]:
         """As of ``Store``; also those that are only in the object store."""
-        local = {each.step: each for each in super().checkpoints(to_look=to_look)}
+        local = {
+            each.step: each for each in super().checkpoints(only_readable=only_readable)
+        }
         counts, remote = self._ownership.steps(), self._remote.checkpoints
         remote = {step: each for step, each in remote.items() if step in counts}
         return [each for _, each in sorted({**remote, **local}.items())]

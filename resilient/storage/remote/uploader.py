@@ -311,7 +311,7 @@ class SideFiles:
         local = layout.events_names(self._directory)
         for name in {layout.ROLLBACKS, *of_events, *local}:
             if name in names and names[name] <= files.EVENTS_BYTES:
-                beside = self._directory / layout.unfinished_name(name)
+                beside = self._directory / files.unfinished_name(name)
                 self._objects.receive(name, beside, names[name])
                 os.replace(beside, self._directory / name)
             else:

@@ -24,7 +24,7 @@ from resilient.errors import (
     NotSupportedError,
 )
 from resilient.serialization.schema import SchemaError, from_json, parse
-from resilient.storage.files import JSON_BYTES, read_file, replace_text, say_once
+from resilient.storage.files import JSON_BYTES, read_file, replace_file, say_once
 from resilient.storage.lock import DirectoryLock
 from resilient.storage.refusals import unreachable
 from resilient.storage.remote.objects import StoreError
@@ -161,7 +161,7 @@ class Calls:
         text = json.dumps({"calls": calls, "seeds": self._saved.seeds})
         if self._far is not None:
             self._far.put(FITS, text.encode())
-        replace_text(self.directory / FITS, text)
+        replace_file(self.directory / FITS, text.encode())
 
     def _compare(self, now: Facts, number: int, directory: Path) -> None:
         """Raise if a call is another one than before; warn if it may be.

@@ -21,7 +21,7 @@ from typing import Any
 import wrapt
 
 from resilient.errors import CheckpointMismatchError, DivergedError, ResilientError
-from resilient.storage.files import replace_text
+from resilient.storage.files import replace_file
 from resilient.training.enabled import calls
 from resilient.user_line import ending_at_user_line
 
@@ -72,7 +72,7 @@ def wrap_tuners(module: Any) -> None:
         plain(*bound.args, **bound.kwargs)
         block.projects.add(project)
         project.mkdir(parents=True, exist_ok=True)
-        replace_text(mark, ours)
+        replace_file(mark, ours.encode())
 
     wrapt.wrap_function_wrapper(module, "BaseTuner.__init__", made)
 

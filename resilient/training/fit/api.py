@@ -253,7 +253,7 @@ class ResilientFit(OnDirectory):
         if session is not None:
             session.saving.wait()
         # While fit runs, it holds the lock.
-        with self._store.looking() if session is None else nullcontext():
+        with self._store.locked() if session is None else nullcontext():
             found = load(self._options, step, replicas.count(self._model))
             restore_model(self._model, found)
         return found[0]

@@ -236,7 +236,7 @@ class Run(OnDirectory):
 
         if self._plan.attempt is not None:
             return self._plan.attempt.go_back_to(step)
-        with self._store.looking():
+        with self._store.locked():
             return inspect(self._plan, step)
 
     @property
