@@ -296,16 +296,20 @@ def pages(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def stores(session: nox.Session) -> None:
-    """Runs in object stores against emulators of Google's and Azure's; needs npm.
+    """Kill runs at every request to S3's, Google's and Azure's servers; needs npm.
 
-    And the benchmark of saves to object stores.
+    These are moto, fake-gcs-server and Azurite. And the benchmark of saves to them.
     """
     install(session, *tested("torch"), *group("stores"))
     folder = session.create_tmp()
     session.run("npm", "install", "--prefix", folder, "azurite", external=True)
     binaries = str(Path(folder, "node_modules", ".bin").absolute())
     env = {"KERAS_BACKEND": "torch", "AZURITE": binaries}
-    session.run("pytest", *(session.posargs or ["tests/stores"]), env=env)
+    arguments = session.posargs or [
+        "tests/stores",
+        "tests/storage/remote/test_servers.py",
+    ]
+    session.run("pytest", *arguments, env=env)
 
 
 def own_tests(session: nox.Session, backend: str, *args: str) -> None:
