@@ -203,19 +203,22 @@ class Ownership:
         self.remote.refresh()
         local, claims = self._local(), self.remote.claims
         steps = layout.committed_steps(self._directory)
-        problem = None
+        problem, how = None, ""
         if claims is not None and not local.claims:
             problem = "The local directory has checkpoints of another run."
+            how = (
+                f"the object store, delete {self._directory} or pass another local_dir"
+            )
         elif claims is None and local.begun:
             problem = "The object store no longer has anything of this run."
+            how = f"the local directory, delete {self._directory / layout.REMOTE}"
         if anew or not steps or problem is None:
             return not self._is_up_to_date()
         raise CheckpointMismatchError(
             problem,
             received=f"{self._directory} has a checkpoint of step {steps[-1]:,}; "
             f"{self._address} " + ("is another run" if claims else "is empty"),
-            hint=f"To continue from the object store, delete {self._directory} or "
-            'pass another local_dir. To start over, pass resume="never".',
+            hint=f'To continue from {how}. To start over, pass resume="never".',
         )
 
     def _follow(self, anew: bool) -> None:

@@ -130,12 +130,11 @@ class TieredStore(Store):
 
     def checkpoints(self, *, only_readable: bool = False) -> list[Checkpoint]:
         """As of ``Store``; also those that are only in the object store."""
-        local = {
-            each.step: each for each in super().checkpoints(only_readable=only_readable)
-        }
         counts, remote = self._ownership.steps(), self._remote.checkpoints
-        remote = {step: each for step, each in remote.items() if step in counts}
-        return [each for _, each in sorted({**remote, **local}.items())]
+        found = {step: each for step, each in remote.items() if step in counts}
+        local = super().checkpoints(only_readable=only_readable)
+        found |= {each.step: each for each in local}
+        return [each for _, each in sorted(found.items())]
 
     def steps(self) -> list[int]:
         """See ``Store``."""
