@@ -66,7 +66,7 @@ class Machine:
 
     def finds(self):
         """The newest checkpoint, for somebody who only looks."""
-        with self.store.looking():
+        with self.store.locked():
             return newest_good(self.store)
 
 

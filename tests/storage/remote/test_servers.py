@@ -118,7 +118,7 @@ def test_of_two_writers_one_ends(far, run, tmp_path, begin):
     winner = 1 + ended.index(0)
     assert begin == "together" or winner == 2
     new = Machine(tmp_path / "new", *run).store
-    with new.looking():
+    with new.locked():
         assert len(new.steps()) == keep
         assert all(holds(verified(new, step), winner) for step in new.steps())
 
@@ -156,7 +156,9 @@ def test_a_store_that_was_emptied_is_not_taken_for_a_new_run(far, run, tmp_path)
         far.replace(name, {})
         save(a.store, 2)
         assert f"claims.json of this run is gone from {run[0]}" in a.waits()
-    with pytest.raises(CheckpointMismatchError, match="(?s)no longer has anything of.*remote.json"):
+    with pytest.raises(
+        CheckpointMismatchError, match=r"(?s)no longer has anything.*remote\.json"
+    ):
         a.goes_on()
     assert committed_steps(a.near) == [1, 2]
     (a.near / REMOTE).unlink()  # as if it had never been in a store
