@@ -98,9 +98,10 @@ def not_uploaded(left: str) -> CheckpointWriteError:
 def unreachable(where: object, error: Exception) -> CheckpointReadError:
     """The error if nothing can be done until the object store answers."""
     return CheckpointReadError(
-        "The object store cannot be read right now. Nothing there was changed.",
+        "The object store cannot be used right now. Nothing there was changed.",
         received=f"{where}: {error}",
-        hint="Check the address, the credentials and the network, and run again.",
+        hint="Check the address, the credentials and what they allow, and the network, "
+        "and run again.",
     )
 
 

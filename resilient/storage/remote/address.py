@@ -51,13 +51,16 @@ class Address:
             )
         if match is None:
             return None
-        rooted = "/" if match["protocol"] == "file" else ""
+        protocol = match["protocol"].lower()
+        rooted = "/" if protocol == "file" else ""
         inner = rooted + match["path"].strip("/")
         problem = None
         if not match["path"].strip("/") or "\0" in inner:
             problem = "The address of the run names no bucket or directory."
         elif {".", ".."} & set(inner.split("/")):
             problem = "The address of the run has a . or .. in it."
+        elif rooted and re.match(r"\w+://[^/]", str(path)):
+            problem = "The address of the run has no absolute path."
         elif "@" in inner.split("/")[0] or "?" in inner or "#" in inner:
             problem = "The address of the run holds more than a bucket and a path."
         if problem is not None:
@@ -70,7 +73,7 @@ class Address:
                     "environment variables or in Upload(storage_options=...).",
                 )
             )
-        return cls(match["protocol"].lower(), inner)
+        return cls(protocol, inner)
 
     def __truediv__(self, name: str) -> "Address":
         return Address(self.protocol, f"{self.path}/{name}")

@@ -138,8 +138,12 @@ class Objects:
         """
         path, within = self._path(name), self._within(len(content))
         if self.address.protocol == "file":  # which stores know by themselves
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._tried(lambda: replace_file(Path(path), content))
+
+            def replace() -> None:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                replace_file(Path(path), content)
+
+            self._tried(replace)
         else:
             self._tried(lambda: self._fs.pipe_file(path, content, **within))
 

@@ -21,7 +21,7 @@ from resilient.storage import files, layout, quarantine, refusals
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.manifest import ManifestError
 from resilient.storage.remote.address import Address
-from resilient.storage.remote.claims import Id, Step, new_id
+from resilient.storage.remote.claims import NAME, Id, Step, new_id
 from resilient.storage.remote.objects import StoreError
 from resilient.storage.remote.remote_run import RemoteRun
 from resilient.storage.remote.uploader import SideFiles
@@ -71,7 +71,8 @@ class LocalCopy:
                 f"{layout.REMOTE} in the local directory cannot be read, so it is not "
                 "known whether the directory or the object store is further ahead.",
                 received=f"{directory / layout.REMOTE}: {error}",
-                hint=f"Delete {directory} to continue from the object store.",
+                hint="Pass another local_dir to continue from the object store. What "
+                f"only {directory} has stays there.",
             ) from None
         if known.address != str(address):
             raise CheckpointMismatchError(
@@ -204,22 +205,26 @@ class Ownership:
         local, claims = self._local(), self.remote.claims
         steps = layout.committed_steps(self._directory)
         problem, how = None, ""
+        if anew:
+            return not self._is_up_to_date()
+        if not steps:
+            self.remote.check_claimed()
         if claims is not None and not local.claims:
             problem = "The local directory has checkpoints of another run."
-            how = (
-                f"the object store, delete {self._directory} or pass another local_dir"
-            )
+            how = "the object store, pass another local_dir"
         elif claims is None and local.begun:
-            problem = "The object store no longer has anything of this run."
+            problem = "The object store no longer knows this run."
             how = f"the local directory, delete {self._directory / layout.REMOTE}"
-        if anew or not steps or problem is None:
-            return not self._is_up_to_date()
-        raise CheckpointMismatchError(
-            problem,
-            received=f"{self._directory} has a checkpoint of step {steps[-1]:,}; "
-            f"{self._address} " + ("is another run" if claims else "is empty"),
-            hint=f'To continue from {how}. To start over, pass resume="never".',
-        )
+        if steps and problem is not None:
+            raise CheckpointMismatchError(
+                problem,
+                received=f"{self._directory} has a checkpoint of step {steps[-1]:,}; "
+                f"{self._address} "
+                + ("is another run" if claims else f"has no {NAME}"),
+                hint=f'To continue from {how}. To start over, pass resume="never".',
+            )
+        # A start that committed nothing has not continued what is here.
+        return not self._is_up_to_date() and bool(self.remote.commits or not steps)
 
     def _follow(self, anew: bool) -> None:
         """Another machine has gone on, or the directory is new: the store is right."""

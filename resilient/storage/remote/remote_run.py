@@ -262,6 +262,11 @@ class RemoteRun:
         at_once(self.objects.delete, rest, _SMALL)
         self.names = {}
 
+    def check_claimed(self) -> None:
+        """Raise CorruptCheckpointError where there are commits, but no claims."""
+        if self.claims is None and self._whole():
+            raise self._unclaimed("not there")
+
     def check_owner(self) -> None:
         """Raise where another attempt has claimed the run since.
 
@@ -289,13 +294,16 @@ class RemoteRun:
         except FileNotFoundError:
             return None
         except SchemaError as error:
-            raise CorruptCheckpointError(
-                f"{claims.NAME} is damaged, so it is not known which checkpoints in "
-                "the object store are part of the run.",
-                received=f"{self.objects.address}/{claims.NAME}: {error}",
-                hint="Restore a former version of that object; or copy the checkpoint "
-                "that you want to another directory and go on from there.",
-            ) from None
+            raise self._unclaimed(str(error)) from None
+
+    def _unclaimed(self, why: str) -> CorruptCheckpointError:
+        return CorruptCheckpointError(
+            f"{claims.NAME} is damaged or gone, so it is not known which checkpoints "
+            "in the object store are part of the run.",
+            received=f"{self.objects.address}/{claims.NAME}: {why}",
+            hint="Restore a former version of that object; or copy the checkpoint "
+            "that you want to another directory and go on from there.",
+        )
 
     def _part_of_the_run(self) -> list[Uploaded]:
         """For each step, the last one committed."""

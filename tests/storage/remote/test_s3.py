@@ -242,7 +242,7 @@ def test_a_store_that_never_answers_is_not_waited_for_for_ever(s3, commit, tmp_p
     s3.fault = lambda *_: HANG
     began = time.monotonic()
     with (
-        pytest.raises(CheckpointReadError, match="cannot be read right now"),
+        pytest.raises(CheckpointReadError, match="store cannot be used right now"),
         store_of(f"s3://{BUCKET}/hangs", tmp_path / "near", upload).opened(),
     ):
         pass

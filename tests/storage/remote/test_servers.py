@@ -136,7 +136,7 @@ def test_a_store_that_refuses_everything_is_done_without(far, run, tmp_path):
     a, b = (Machine(tmp_path / name, *run, patience=0.5) for name in "ab")
     assert a.goes_on() == 0
     far.fault = lambda *_: 403
-    with pytest.raises(CheckpointReadError, match="cannot be read right now"):
+    with pytest.raises(CheckpointReadError, match="store cannot be used right now"):
         b.goes_on()
     with a.store.opened():
         assert newest_good(a.store).step == 1
@@ -157,7 +157,7 @@ def test_a_store_that_was_emptied_is_not_taken_for_a_new_run(far, run, tmp_path)
         save(a.store, 2)
         assert f"claims.json of this run is gone from {run[0]}" in a.waits()
     with pytest.raises(
-        CheckpointMismatchError, match=r"(?s)no longer has anything.*remote\.json"
+        CheckpointMismatchError, match=r"(?s)no longer knows.*remote\.json"
     ):
         a.goes_on()
     assert committed_steps(a.near) == [1, 2]

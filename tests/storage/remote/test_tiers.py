@@ -154,7 +154,7 @@ def test_a_run_begins_without_the_store_where_it_has_a_copy(
         a.save(1)
     monkeypatch.setattr(Objects, "names", refuse)
     with (
-        pytest.raises(CheckpointReadError, match="cannot be read right now"),
+        pytest.raises(CheckpointReadError, match="store cannot be used right now"),
         b.opened(),
     ):
         pass
@@ -476,10 +476,50 @@ def test_a_directory_of_another_run_is_refused(tmp_path):
         pass
     for path in (tmp_path / "far").glob("*"):
         path.rename(tmp_path / path.name)
-    with refused(match="no longer has anything of this run"), a.opened():
+    with refused(match="no longer knows this run"), a.opened():
         pass
     with a.opened(anew=True):
         a.store.discard_all()
+
+
+def test_checkpoints_that_nobody_claims_are_not_taken_for_a_new_run(tmp_path):
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1)
+    (tmp_path / "far" / "claims.json").unlink()
+    with pytest.raises(CorruptCheckpointError, match="damaged or gone"), b.opened():
+        pass
+    with (
+        pytest.raises(CheckpointMismatchError, match=r"has no claims\.json"),
+        a.opened(),
+    ):
+        pass
+    (a.near / "remote.json").unlink()  # as the error says
+    with a.opened():
+        assert a.newest() == (1, True)
+        a.save(2)
+    with b.opened():
+        assert b.newest() == (2, True)
+
+
+def test_a_start_elsewhere_that_found_nothing_supersedes_nothing(tmp_path):
+    a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
+    with a.opened():
+        a.save(1)
+    for manifest in (tmp_path / "far").glob("step-*/manifest.json"):
+        manifest.unlink()
+    with b.opened():
+        assert b.newest() is None
+    with a.opened():
+        assert a.newest() == (1, True)
+        a.save(2)
+    assert far_steps(tmp_path)[-1] == 2
+
+
+def test_an_address_of_files_is_absolute_however_it_is_written(tmp_path):
+    assert str(store_of(f"FILE://{tmp_path}/far")) == f"file://{tmp_path}/far"
+    with pytest.raises(ValueError, match="no absolute path"):
+        store_of("file://far")
 
 
 def test_a_local_run_moves_into_a_store(tmp_path):
