@@ -103,7 +103,7 @@ def test_killed_again_and_again(victim: int, tmp_path: Path):
 class Full(Tensors):
     """Tensors for which there is no space."""
 
-    def write(self, directory: str, part: Part) -> list[str]:
+    def write(self, directory: str, part: Part, *, below: str) -> list[str]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
 

@@ -114,11 +114,11 @@ class Tensors:
         self._step, self._index = step, index
         self.arrays: dict[str, np.ndarray] = {}
 
-    def write(self, directory: str, part: Part) -> list[str]:
+    def write(self, directory: str, part: Part, *, below: str) -> list[str]:
         written = parts(self._step, self._index)
         for name, data in written.items():
-            Path(directory, name).write_bytes(data)
-        return list(written)
+            Path(directory, below, name).write_bytes(data)
+        return [f"{below}/{name}" for name in written]
 
     def digests(self, part: Part) -> dict[str, str]:
         return {"whole": str(self._step), part.name: str(self._index)}
