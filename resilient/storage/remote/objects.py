@@ -271,7 +271,7 @@ class Objects:
         """Whether the driver takes ``mode="create"`` (in adlfs, any option)."""
         if not self._fs.async_impl:
             return False
-        taken = inspect.signature(self._fs._pipe_file).parameters
+        taken = inspect.signature(self._fs.pipe_file).parameters
         return "mode" in taken or "overwrite" in taken
 
     def _within(self, nbytes: int = 0) -> dict[str, float]:
