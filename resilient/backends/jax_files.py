@@ -32,7 +32,7 @@ _METADATA = "_METADATA"
 _SMALL = 1 << 18  # bytes; smaller arrays are read whole
 _ALIGNMENT = 64  # bytes; less, and JAX copies
 # Bytes of a file with data, about: several are written, flushed and uploaded at once.
-_FILE = 32 << 20
+_FILE = 16 << 20
 _AROUND = 4096  # bytes of a database that are not an array's, for each one; at most
 # Files are flushed when the checkpoint is sealed, all at once.
 _WRITING = ts.Context({"file_io_sync": False})
