@@ -134,15 +134,14 @@ def _write_arrays(
     for each in writing:
         each.result()
     transaction.commit_sync()
-    _check_written(Path(path), place, arrays, first=first)
-    files = [each for each in Path(path).rglob("*") if each.is_file()]
+    files = _files_written(path, place, arrays, first=first)
     return [str(file.relative_to(directory)) for file in files]
 
 
-def _check_written(
-    path: Path, place: dict[str, Any], arrays: Mapping[str, Shards], *, first: bool
-) -> None:
-    """Raise OSError where somebody deleted a file meanwhile."""
+def _files_written(
+    path: str, place: dict[str, Any], arrays: Mapping[str, Shards], *, first: bool
+) -> list[Path]:
+    """List the files of a directory; OSError where somebody deleted one meanwhile."""
     sizes = {
         name: sum(piece.nbytes for piece in each.owned.values())
         for name, each in arrays.items()
@@ -157,10 +156,12 @@ def _check_written(
         if name not in large or what == ".zarray"
     ]
     many = sum(len(each.owned) + first for each in arrays.values())
-    found = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+    files = [each for each in Path(path).rglob("*") if each.is_file()]
+    found = sum(file.stat().st_size for file in files)
     whole = len(keys) == many and found >= sum(sizes.values())
     if not (whole and all(each.result().value for each in reads)):
-        raise FileNotFoundError(errno.ENOENT, "A file was deleted", os.fspath(path))
+        raise FileNotFoundError(errno.ENOENT, "A file was deleted", path)
+    return files
 
 
 def _place(path: str, *, ocdbt: bool = False) -> dict[str, Any]:

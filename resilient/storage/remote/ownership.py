@@ -160,7 +160,7 @@ class Ownership:
         if local.claims == [self.remote.mine] and local.until is None:
             return
         self.remote.refresh()
-        if not self._is_up_to_date():
+        if not self._is_up_to_date(local):
             self.remote.check_owner()
         self._claim()
 
@@ -195,20 +195,21 @@ class Ownership:
     def _local(self) -> LocalCopy:
         return LocalCopy.read(self._directory, self._address)
 
-    def _is_up_to_date(self) -> bool:
-        claims, local = self.remote.claims, self._local()
+    def _is_up_to_date(self, local: LocalCopy) -> bool:
+        claims = self.remote.claims
         return not local.begun if claims is None else claims.owner in local.claims
 
     def _has_fallen_behind(self, anew: bool) -> bool:
         """Whether the store knows better; raises where the two are different runs."""
         self.remote.refresh()
         local, claims = self._local(), self.remote.claims
-        steps = layout.committed_steps(self._directory)
-        problem, how = None, ""
+        behind = not self._is_up_to_date(local)
         if anew:
-            return not self._is_up_to_date()
+            return behind
+        steps = layout.committed_steps(self._directory)
         if not steps:
             self.remote.check_claimed()
+        problem, how = None, ""
         if claims is not None and not local.claims:
             problem = "The local directory has checkpoints of another run."
             how = "the object store, pass another local_dir"
@@ -224,7 +225,7 @@ class Ownership:
                 hint=f'To continue from {how}. To start over, pass resume="never".',
             )
         # A start that committed nothing has not continued what is here.
-        return not self._is_up_to_date() and bool(self.remote.commits or not steps)
+        return behind and bool(self.remote.commits or not steps)
 
     def _follow(self, anew: bool) -> None:
         """Another machine has gone on, or the directory is new: the store is right."""

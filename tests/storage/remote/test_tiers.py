@@ -317,13 +317,18 @@ def test_what_is_abandoned_is_no_part_of_the_run(tmp_path):
         assert (found.step, holds(found, 2)) == (1, True)
 
 
+def abandon_unknown_to_the_store(machine, monkeypatch):
+    """Save three steps, and abandon the last two."""
+    with machine.opened():
+        machine.save(1, 2, 3, keep=latest(9))
+        monkeypatch.setattr(Objects, "put", refuse)
+        machine.store.discard_after(1)
+    monkeypatch.undo()
+
+
 def test_a_kill_before_the_store_knows_what_is_abandoned(tmp_path, monkeypatch):
     a = Machine(tmp_path, "a")
-    with a.opened():
-        a.save(1, 2, 3, keep=latest(3))
-        monkeypatch.setattr(Objects, "put", refuse)
-        a.store.discard_after(1)
-    monkeypatch.undo()
+    abandon_unknown_to_the_store(a, monkeypatch)
     with a.opened():
         assert a.newest() == (1, True)
 
@@ -333,11 +338,7 @@ def test_what_was_abandoned_before_another_machine_went_on_abandons_nothing(
 ):
     """The store did not know of it, and what the other machine did is the run."""
     a, b = Machine(tmp_path, "a"), Machine(tmp_path, "b")
-    with a.opened():
-        a.save(1, 2, 3, keep=latest(9))
-        monkeypatch.setattr(Objects, "put", refuse)
-        a.store.discard_after(1)
-    monkeypatch.undo()
+    abandon_unknown_to_the_store(a, monkeypatch)
     with b.opened():
         assert b.newest() == (3, True)
         b.save(4, keep=latest(9))
