@@ -167,9 +167,8 @@ def _files_written(
 def _place(path: str, *, ocdbt: bool = False) -> dict[str, Any]:
     """The files of a directory, for TensorStore."""
     files = {"driver": "file", "path": f"{path}/"}
-    if not ocdbt:
-        return files
-    return {"driver": "ocdbt", "base": files, "target_data_file_size": _FILE}
+    database = {"driver": "ocdbt", "base": files, "target_data_file_size": _FILE}
+    return database if ocdbt else files
 
 
 def _spec(array: Shards) -> dict[str, Any]:

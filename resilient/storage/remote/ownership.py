@@ -206,8 +206,7 @@ class Ownership:
         behind = not self._is_up_to_date(local)
         if anew:
             return behind
-        steps = layout.committed_steps(self._directory)
-        if not steps:
+        if not (steps := layout.committed_steps(self._directory)):
             self.remote.check_claimed()
         problem, how = None, ""
         if claims is not None and not local.claims:
