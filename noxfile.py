@@ -289,7 +289,7 @@ def trackers(session: nox.Session) -> None:
 @nox.session(default=False)
 def pages(session: nox.Session) -> None:
     """Reports in a browser: RESILIENT_BROWSER, or a chromium or chrome on the path."""
-    install(session, *tested("torch"), ".[report]", *group("pages"))
+    install(session, *tested("torch"), *group("pages"))
     arguments = session.posargs or ["tests/pages", "tests/report"]
     session.run("pytest", *arguments, env={"KERAS_BACKEND": "torch"})
 

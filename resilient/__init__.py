@@ -32,7 +32,7 @@ from resilient.errors import (
 from resilient.policies import adaptive, best, every, latest, one_per
 from resilient.policies.estimator import RunConfig
 from resilient.preemption import clouds
-from resilient.preemption.options import Preemption
+from resilient.preemption.requests import Preemption
 from resilient.saving.variables_only import Checkpoints
 from resilient.storage.remote.options import Upload
 from resilient.training.enabled.api import disabled, enabled

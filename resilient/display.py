@@ -1,33 +1,13 @@
-"""Formats sizes, times and metrics for people, and detects notebooks.
+"""Formats sizes, times and metrics for people, and detects notebooks."""
 
-Text may come from files that somebody else wrote, so all of it is escaped.
-"""
-
-import html
 import sys
 from collections.abc import Mapping
-
-from resilient.errors import printable
 
 
 def in_ipython() -> bool:
     """Whether this process runs IPython or Jupyter cells."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and ipython.get_ipython() is not None
-
-
-def table(title: str, rows: Mapping[str, str]) -> str:
-    """An HTML table with a name and a text in each row."""
-    lines = (
-        f'<tr><th style="text-align: left">{_escaped(name)}</th>'
-        f'<td style="text-align: left">{_escaped(text)}</td></tr>'
-        for name, text in rows.items()
-    )
-    return f"<table><caption>{_escaped(title)}</caption>{''.join(lines)}</table>"
-
-
-def _escaped(text: str) -> str:
-    return html.escape(printable(text))
 
 
 def duration(seconds: float) -> str:

@@ -22,7 +22,9 @@ _UNPRINTABLE = re.compile(rf"[\x00-\x1f{_CONTROLS}]")
 _UNPRINTABLE_IN_LINES = re.compile(rf"[\x00-\x08\x0b-\x1f{_CONTROLS}]")
 
 # What to do about a checkpoint whose bytes are not those that were written.
-ANOTHER_STEP = "Pass resume=<step> with another step that `resilient ls` lists."
+ANOTHER_STEP = (
+    "Use another step that `resilient ls` lists; to resume from it, pass resume=<step>."
+)
 
 
 class ResilientError(Exception):
@@ -35,9 +37,14 @@ class ResilientError(Exception):
     """
 
     def __init__(
-        self, problem: str, *, received: object = None, hint: str | None = None
+        self,
+        problem: str,
+        *,
+        received: object = None,
+        hint: str | None = None,
+        **more: str | None,
     ) -> None:
-        super().__init__(message(problem, received=received, hint=hint))
+        super().__init__(message(problem, received=received, hint=hint), **more)
         self.problem, self.hint = problem, hint
         self.received = None if received is None else str(received)
 
@@ -99,17 +106,6 @@ class BackendNotAvailableError(ResilientError, ImportError):
     Attributes:
         name: The missing module, as in every ``ImportError``.
     """
-
-    def __init__(
-        self,
-        problem: str,
-        *,
-        received: object = None,
-        hint: str | None = None,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(problem, received=received, hint=hint)
-        self.name = name
 
 
 class DivergedError(ResilientError):
@@ -293,12 +289,11 @@ def require_integer(
     raise ValueError(text) if integral else TypeError(text)
 
 
-def require_number(value: object, name: str) -> float:
-    """``value`` as a positive float, or TypeError or ValueError."""
+def require_number(value: object, name: str, *, below: float = math.inf) -> float:
+    """``value`` as a positive float below a limit, or TypeError or ValueError."""
     real = isinstance(value, Real) and not isinstance(value, bool)
-    if real and 0 < (found := float(cast(Real, value))) < math.inf:
+    if real and 0 < (found := float(cast(Real, value))) < below:
         return found
-    what = f"{name} must be a positive number."
-    todo = "Use a finite number above 0."
-    text = message(what, received=repr(value), hint=todo)
+    limit = "and finite" if below == math.inf else f"and below {below:g}"
+    text = message(f"{name} must be a number above 0 {limit}.", received=repr(value))
     raise ValueError(text) if real else TypeError(text)

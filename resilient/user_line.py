@@ -2,16 +2,12 @@
 
 It shortens only errors that were raised on purpose, with a text that says everything,
 or where Python refused the arguments. Frames of user code stay, such as those of a
-callback that called us. The full traceback is logged at DEBUG, and
-``keras.config.disable_traceback_filtering()`` keeps it.
+callback that called us. The full traceback is logged at DEBUG.
 """
 
-import functools
+import contextlib
 import logging
-import sys
-from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar, cast
 
 from resilient.errors import Text
 
@@ -20,19 +16,9 @@ logger = logging.getLogger(__name__)
 # Packages whose frames are left out: ours, and those that run it.
 _LEFT_OUT = ("resilient", "keras", "concurrent", "contextlib")
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-class _EndingAtUserLine:
+class _EndingAtUserLine(contextlib.ContextDecorator):
     """Shortens tracebacks: a context, and a decorator of functions."""
-
-    def __call__(self, function: F) -> F:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self:
-                return function(*args, **kwargs)
-
-        return cast(F, call)
 
     def __enter__(self) -> None:
         return
@@ -44,9 +30,6 @@ class _EndingAtUserLine:
         trace: TracebackType | None,
     ) -> None:
         if error is None or trace is None or not _is_on_purpose(error, trace):
-            return
-        config = getattr(sys.modules.get("keras"), "config", None)
-        if config is not None and not config.is_traceback_filtering_enabled():
             return
         logger.debug("The full traceback of an error:", exc_info=error)
         each: BaseException | None = error
@@ -60,7 +43,7 @@ ending_at_user_line = _EndingAtUserLine()
 
 
 def _is_on_purpose(error: BaseException, trace: TracebackType) -> bool:
-    if trace.tb_next is None and trace.tb_frame.f_globals is globals():
+    if trace.tb_next is None and _package(trace) == "contextlib":
         return True  # nothing was called: the arguments do not match the function
     return bool(error.args) and isinstance(error.args[0], Text)
 

@@ -1,7 +1,6 @@
 """The traceback of an error of ours ends where the user's code called us."""
 
 import logging
-import sys
 import traceback
 import types
 
@@ -45,7 +44,7 @@ def modules(error):
         lambda path: resilient.fit(None, checkpoint_dir=path, keep=0),
         lambda path: resilient.Checkpoints(path, [], keep=0),
         lambda path: resilient.export(path, path / "a.safetensors"),
-        lambda path: resilient.import_checkpoint(path / "b", path, step=-1),
+        lambda path: resilient.import_checkpoint(path / "b", path, epoch=-1),
         lambda path: resilient.deterministic(threads=0),
     ],
 )
@@ -109,11 +108,3 @@ def test_the_whole_of_it_is_logged_for_debugging(ours, caplog):
     ):
         ours.fails(ResilientError("So it is."))
     assert "in fails" in caplog.text
-
-
-def test_keras_says_whether_tracebacks_are_shortened(ours, monkeypatch):
-    config = types.SimpleNamespace(is_traceback_filtering_enabled=lambda: False)
-    monkeypatch.setitem(sys.modules, "keras", types.SimpleNamespace(config=config))
-    with pytest.raises(ResilientError) as error, ending_at_user_line:
-        ours.fails(ResilientError("So it is."))
-    assert modules(error.value) == [__name__, "resilient.somewhere"]

@@ -59,7 +59,6 @@ train(*sys.argv[1:], locked)
 LIBRARIES = (  # that a backend's tests may be without
     *("tensorflow", "jax", "jaxlib", "torch", "grain", "orbax", "tensorstore"),
     *("optax", "flax", "tensorboard", "torchdata", "safetensors", "scipy"),
-    *("altair", "jinja2", "vl_convert"),
 )
 
 

@@ -139,10 +139,10 @@ SETTINGS = {
 
 # What is left out, line by line, and in lines.
 LEFT_OUT = (
-    r"(?m)^(\[\d\] )?(WARNING: All log messages before absl|[IWE]\d{4} ).*\n",
+    r"(?m)^(WARNING: All log messages before absl|[IWE]\d{4} ).*\n",
     r"(?m)^\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d.*\b(INFO|WARNING)\b.*\n",
     r"(?m)^\((?!RayTrainWorker)\w+( pid=\d+)?\) (?!\[FailurePolicy\]).*\n",
-    r"(?m)^resilient: (time|waited for restarts): .*\n",
+    r"(?<=\)\.) Time: [0-9:]+\.(?= Status: )",
     r" - \d+s - \d+[mu]?s/step",
     r" \d[\d,]* s ago",
     r" Restored in [\d.]+ s\.",

@@ -1,4 +1,7 @@
-"""Draw what saving costs, next to Keras's callbacks: `python docs/pictures/bars.py`."""
+"""Draw what saving and recovering cost, next to Keras's callbacks.
+
+python docs/pictures/bars.py
+"""
 
 import altair as alt
 import style
@@ -33,12 +36,43 @@ def chart(rows: list[dict], title: str) -> alt.FacetChart:
     )
 
 
+def stacked(rows: list[dict], title: str) -> alt.FacetChart:
+    """A bar for each way to save, made of parts; one row for each backend."""
+    scale = alt.Scale(domain=list(tables.PARTS), range=style.PARTS)
+    legend = alt.Legend(title=None, orient="top", columnPadding=24)
+    base = alt.Chart().encode(
+        y=alt.Y("way:N", sort=None, title=None).axis(
+            ticks=False, domain=False, labelLimit=260, labelPadding=8
+        )
+    )
+    bars = base.mark_bar(height={"band": 0.7}).encode(
+        x=alt.X("value:Q", title="seconds"),
+        color=alt.Color("part:N", scale=scale, legend=legend),
+        order="at:Q",
+    )
+    labels = base.transform_filter("datum.at == 0").mark_text(align="left", dx=4)
+    labels = labels.encode(x="whole:Q", text="label:N")
+    return (
+        alt.layer(bars, labels, data=alt.Data(values=rows))
+        .properties(width=style.WIDTH - 240, height=alt.Step(26))
+        .facet(
+            row=alt.Row("backend:N", sort=list(tables.BACKENDS.values()), title=None),
+            spacing=16,
+            title=alt.Title(title, anchor="start", fontWeight="normal", offset=8),
+        )
+        .resolve_scale(y="independent")
+    )
+
+
 def main() -> None:
-    """Draw both pictures."""
+    """Draw the pictures of tables."""
     stalls = "How long training stops for a save of 100 MB"
     style.save(chart(tables.stalls(), stalls), "stalls")
     fits = "Time of fit with a save every 50 batches, steps of 1 to 2 ms (without: 1 x)"
     style.save(chart(tables.fits(), fits), "fits")
+    recovery = "From SIGKILL in mid-epoch to the next new batch"
+    if rows := tables.recovery():
+        style.save(stacked(rows, recovery), "recovery")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ FOLDER = Path(__file__).parent
 WIDTH = 680
 # Ours, Keras's, and the reference; each can be told apart without colour, too.
 OURS, KERAS, OTHER = "#1f77d0", "#e4572e", "#9aa0a6"
+# Of a stacked bar, from its beginning.
+PARTS = ["#9aa0a6", "#c6a15b", "#1f77d0", "#7b5ea7", "#e4572e"]
 INK = {"light": ("#24292f", "#d8dee4"), "dark": ("#e6edf3", "#3d444d")}
 
 

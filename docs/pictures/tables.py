@@ -11,6 +11,8 @@ WAYS = ("keras-resilient", "BackupAndRestore", "ModelCheckpoint", "OrbaxCheckpoi
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 STALLS = "| 100 MB of state |"
 FITS = "| `fit` with a save every 50 batches"
+RECOVERY = "| seconds |"
+PARTS = ("imports", "model", "restoring", "first batch", "replay")
 
 
 def table(begin: str) -> list[list[str]]:
@@ -42,4 +44,19 @@ def fits() -> list[dict]:
                 text = ratio.split()[0]
                 row = {"way": name, "backend": backend, "value": float(text)}
                 found.append(row | {"label": f"{text} x"})
+    return found
+
+
+def recovery() -> list[dict]:
+    """Seconds from a kill to the next new batch, by part; [] before the first run."""
+    found: list[dict] = []
+    if f"\n{RECOVERY}" not in (DOCS / "starting-and-resuming.md").read_text():
+        return found
+    for name, *cells in table(RECOVERY):
+        backend, _, way = name.partition(", ")
+        row = {"backend": backend, "way": way.strip("*").replace("`", "")}
+        *parts, whole, _ = cells
+        row |= {"whole": float(whole), "label": f"{whole} s"}
+        for at, (part, text) in enumerate(zip(PARTS, parts, strict=True)):
+            found.append(row | {"at": at, "part": part, "value": float(text)})
     return found

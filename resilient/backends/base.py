@@ -152,6 +152,8 @@ class _Views(Mapping[str, np.ndarray]):
         return len(self._held)
 
 
+# Takes a directory.
+KeepCompiled = Callable[[str], contextlib.AbstractContextManager[None]]
 # Elements of tensors; None: not computed yet, or overwritten.
 Peeked = Callable[[], list[np.ndarray] | None]
 
@@ -215,6 +217,12 @@ class Backend(Generators, Protocol):
         Returns:
             A function that returns them as copies, in this order; None while they are
             being computed, and where a later step has overwritten them.
+        """
+
+    def keep_compiled(self) -> KeepCompiled | None:
+        """What makes the backend keep what it compiles in a directory, while entered.
+
+        None: it keeps nothing, or the user has chosen whether and where it does.
         """
 
     def versions(self) -> dict[str, str]:

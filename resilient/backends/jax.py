@@ -11,8 +11,9 @@ Process 0 holds, and writes, an array that all devices have a replica of.
 Refuses typed PRNG keys and sparse arrays. JAX has no global random state.
 """
 
+import contextlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 
 from resilient.backends import jax_files
 from resilient.backends.arrays import (
@@ -29,7 +31,7 @@ from resilient.backends.arrays import (
     not_stored,
     spread_elements,
 )
-from resilient.backends.base import Backend, HeldTensors, Peeked
+from resilient.backends.base import Backend, HeldTensors, KeepCompiled, Peeked
 from resilient.backends.jax_files import Shards
 from resilient.backends.stored import StoredTensor
 from resilient.errors import NotSupportedError
@@ -99,8 +101,36 @@ class JaxBackend:
 
         return read
 
+    def keep_compiled(self) -> KeepCompiled | None:
+        chosen = jax.config.jax_compilation_cache_dir is not None
+        chosen |= not jax.config.jax_enable_compilation_cache
+        return None if chosen else _keeping_compiled
+
     def versions(self) -> dict[str, str]:
         return {"jax": jax.__version__, "jaxlib": version("jaxlib")}
+
+
+@contextlib.contextmanager
+def _keeping_compiled(directory: str) -> Iterator[None]:
+    """See ``Backend.keep_compiled``. JAX keys programs by the processor as well."""
+    asked = {
+        "jax_compilation_cache_dir": directory,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        # Further caches have files of their own, which nobody verifies.
+        "jax_persistent_cache_enable_xla_caches": "none",
+    }
+    before = {name: getattr(jax.config, name) for name in asked}
+    _configure(asked)
+    try:
+        yield
+    finally:
+        _configure(before)
+
+
+def _configure(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()  # otherwise JAX keeps to the first directory
 
 
 def _values(tensors: Mapping[str, Any]) -> dict[str, Any]:

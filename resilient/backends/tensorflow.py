@@ -94,6 +94,9 @@ class TensorFlowBackend:
         found = spread_elements(arrays, most)
         return lambda: found
 
+    def keep_compiled(self) -> None:
+        return None
+
     def versions(self) -> dict[str, str]:
         return {"tensorflow": str(tf.__version__)}
 

@@ -96,6 +96,9 @@ class TorchBackend(TorchGenerators):
 
         return read
 
+    def keep_compiled(self) -> None:
+        return None
+
     def versions(self) -> dict[str, str]:
         return {"torch": str(torch.__version__)}
 

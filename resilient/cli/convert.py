@@ -9,95 +9,49 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from resilient.cli.places import step
-from resilient.convert.export import ending_of, export
+from resilient.cli.arguments import CHECKPOINT, Add, opened, run_location
+from resilient.cli.commands import OK, Result
+from resilient.cli.style import say
+from resilient.convert.export import export
 from resilient.convert.import_ import import_checkpoint
-from resilient.errors import NotExactWarning, message, printable
+from resilient.errors import message, printable
 from resilient.saving import choose, record
 from resilient.serialization import JSON
-from resilient.storage.store import Store
-
-if TYPE_CHECKING:
-    import keras
-
-Add = Callable[..., argparse.ArgumentParser]
+from resilient.storage.checkpoint import Checkpoint
 
 
-class UsageError(Exception):
-    """The command's arguments make no sense."""
-
-
-def add_export(add: Add) -> None:
-    """Add the command ``export``."""
+def add_to(add: Add) -> None:
+    """Add the commands to the others."""
     text = "Convert a checkpoint to a Keras or safetensors file."
-    command = add("export", _export, _report_export, text)
-    command.add_argument(
-        "--to",
-        metavar="PATH",
-        required=True,
-        help="the file to write: x.keras, x.weights.h5 or x.safetensors",
-    )
-    command.add_argument(
-        "--step",
-        metavar="STEP",
-        type=step,
-        help="step of the checkpoint (default: the newest)",
-    )
-    _add_model(
-        command, "needed for .keras and .weights.h5: a function that returns the model"
-    )
-    command.add_argument("--force", action="store_true", help="replace PATH")
-    command.set_defaults(
-        check=lambda arguments: ending_of(Path(arguments.to)), takes_checkpoint=True
-    )
+    more = add("export", _export, text).add_argument
+    more("location", **CHECKPOINT)
+    text = "the file to write: x.keras, x.weights.h5 or x.safetensors"
+    more("--to", metavar="PATH", required=True, help=text)
+    text = "needed for .keras and .weights.h5: a function that returns the model"
+    more("--model", metavar="MODULE:FUNCTION", help=text)
+    more("--force", action="store_true", help="replace PATH")
+    text = "Start a run from another run, or from a file of Keras or safetensors."
+    more = add("import", _import, text).add_argument
+    text = "a run or a checkpoint of it; a directory of BackupAndRestore; or a "
+    text += ".keras, .weights.h5 or .safetensors file"
+    more("source", metavar="SOURCE", help=text)
+    text = "the checkpoint_dir of the run to start"
+    more("--to", metavar="DIR", type=run_location, required=True, help=text)
+    text = "a function that returns the model, built and compiled"
+    more("--model", metavar="MODULE:FUNCTION", required=True, help=text)
+    more("--epoch", metavar="N", type=int, help="epochs already trained")
 
 
-def add_import(add: Add) -> None:
-    """Add the command ``import``."""
-    text = "Start a run from a file of Keras or safetensors."
-    command = add("import", _import, _report_import, text, directory=False)
-    command.add_argument(
-        "source",
-        metavar="SOURCE",
-        help="a directory of BackupAndRestore; or a .keras, .weights.h5 or "
-        ".safetensors file",
-    )
-    command.add_argument(
-        "--to",
-        dest="directory",
-        metavar="DIR",
-        required=True,
-        help="the checkpoint_dir of the run to start",
-    )
-    _add_model(command, "a function that returns the model", required=True)
-    command.add_argument(
-        "--epoch", metavar="N", type=int, help="epochs already trained"
-    )
-    command.add_argument(
-        "--step", metavar="N", type=int, help="batches already trained"
-    )
-    command.set_defaults(makes_directory=True)
-
-
-def _add_model(command: argparse.ArgumentParser, text: str, **options: Any) -> None:
-    command.add_argument(
-        "--model",
-        metavar="MODULE:FUNCTION",
-        help=f"{text}, built and compiled",
-        **options,
-    )
-
-
-def _export(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    checkpoint = choose.of_step(store, arguments.step)
-    if "keras" not in sys.modules:
-        # The one library needed to read the checkpoint.
-        os.environ["KERAS_BACKEND"] = record.saver_of(checkpoint)
-    with _not_exact() as found:
+def _export(arguments: argparse.Namespace) -> Result:
+    with opened(arguments.location) as store, _converting():
+        checkpoint = choose.of_step(store, arguments.location.step)
+        if "keras" not in sys.modules:
+            # The one library needed to read the checkpoint.
+            os.environ["KERAS_BACKEND"] = record.saver_of(checkpoint)
         target = export(
             store.directory,
             arguments.to,
@@ -105,85 +59,59 @@ def _export(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
             model=_made(arguments.model) if arguments.model else None,
             overwrite=arguments.force,
         )
-    data = {
-        "checkpoint": f"{store}/{checkpoint.path.name}",
-        "step": checkpoint.step,
-        "target": os.fspath(target),
-        "not_exact": found,
-    }
-    return 0, data
+    return _written(f"{store}/{checkpoint.path.name}", target, checkpoint)
 
 
-def _import(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    with _not_exact() as found:
-        model = _made(arguments.model)
-        try:
-            checkpoint = import_checkpoint(
-                arguments.source,
-                model,
-                checkpoint_dir=arguments.directory,
-                epoch=arguments.epoch,
-                step=arguments.step,
-            )
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-    data = {
-        "source": os.path.abspath(arguments.source),
-        "checkpoint": os.fspath(checkpoint.path),
-        **checkpoint.progress._asdict(),
-        "not_exact": found,
-    }
-    return 0, data
+def _import(arguments: argparse.Namespace) -> Result:
+    with _converting():
+        checkpoint = import_checkpoint(
+            arguments.source,
+            _made(arguments.model),
+            checkpoint_dir=arguments.to.directory,
+            epoch=arguments.epoch,
+        )
+    return _written(arguments.source, checkpoint.path, checkpoint)
 
 
-def _report_import(data: JSON) -> None:
-    _warn(data)
-    wrote = f"Wrote {data['checkpoint']} from {data['source']}"
-    print(printable(f"{wrote}: the next fit begins at epoch {data['epoch'] + 1:,}"))
+def _written(source: str, target: Path, checkpoint: Checkpoint) -> Result:
+    done = checkpoint.progress._asdict()
+    return OK, {"source": source, "target": os.fspath(target), **done}, _report
 
 
-def _report_export(data: JSON) -> None:
-    _warn(data)
-    wrote = f"Wrote {data['target']} (step {data['step']:,} of {data['checkpoint']})"
-    print(printable(wrote))
-
-
-def _warn(data: JSON) -> None:
-    for text in data["not_exact"]:
-        print(text, file=sys.stderr)
+def _report(data: JSON) -> None:
+    where = f"step {data['step']:,}, {data['epoch']:,} epochs done"
+    say(f"Wrote {data['target']} from {data['source']} ({where})")
 
 
 @contextlib.contextmanager
-def _not_exact() -> Iterator[list[str]]:
-    """Collect inexactness warnings; keep other prints out of our output."""
-    found: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", NotExactWarning)
-        with contextlib.redirect_stdout(sys.stderr):
-            yield found
+def _converting() -> Iterator[None]:
+    """Keep other prints out of the output, and print warnings as text."""
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        contextlib.redirect_stdout(sys.stderr),
+    ):
+        yield
     for each in caught:
-        if issubclass(each.category, NotExactWarning):
-            found.append(str(each.message))
-        else:
-            text = f"{each.category.__name__}: {each.message}"
-            print(printable(text, lines=True), file=sys.stderr)
+        print(printable(str(each.message), lines=True), file=sys.stderr)
 
 
-def _made(text: str) -> "keras.Model":
+def _made(text: str) -> Any:
     """Call the function that makes the model."""
+    from resilient.keras_internals import require_model
+
     module, _, name = text.partition(":")
     sys.path.insert(0, os.getcwd())  # as `python -m` does
     try:
-        make = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(
+        made = getattr(importlib.import_module(module), name)()
+        require_model(made)
+    except Exception as error:  # whatever the user's function raises
+        raise ValueError(
             message(
-                "The function that makes the model cannot be imported.",
+                "The function that makes the model failed.",
                 received=f"--model {text}: {type(error).__name__}: {error}",
                 hint="Name a module that can be imported from this directory, and a "
                 "function in it that takes no arguments: --model train:make_model. "
-                "KERAS_BACKEND selects the backend.",
+                "KERAS_BACKEND selects the backend. Call it in Python to see where.",
             )
         ) from error
-    model: keras.Model = make()
-    return model
+    return made

@@ -6,65 +6,45 @@
 import argparse
 import math
 from collections import Counter
-from typing import Any
 
-from resilient.cli.commands import nothing
-from resilient.cli.places import split
-from resilient.cli.style import BAD, GOOD, Rows, epoch_and_batch, say
-from resilient.saving.compare import Comparison, compare
+from resilient.cli.arguments import CHECKPOINT, Add, opened
+from resilient.cli.commands import DAMAGED, OK, Result
+from resilient.cli.style import BAD, GOOD, place, say, table
+from resilient.saving.compare import compare
 from resilient.serialization import JSON
 from resilient.serialization.schema import strict
-from resilient.storage.store import Store
-from resilient.storage.stores import local_path, open_readonly
 
-_SAME, _DIFFERENT = range(2)  # exit codes
 _SHOWN = 20  # rows in a table
 _LONGEST = 40  # characters in a value
 
 
-def add_diff(add: Any) -> None:
+def add_to(add: Add) -> None:
     """Add the command to the others."""
-    text = "Compare the state in two checkpoints, tensor by tensor."
-    command = add("diff", _diff, report, text, directory=False)
-    where = "a checkpoint_dir (its newest checkpoint), or DIR/step-00001800"
-    command.add_argument("directory", metavar="A", help=where)
-    command.add_argument("other", metavar="B", help="the same")
-    command.set_defaults(takes_checkpoint=True, step=None, check=_check)
+    about = (
+        "Compare the state in two checkpoints, tensor by tensor. Loads the library of "
+        "the backend that saved them."
+    )
+    command = add("diff", _diff, about)
+    for name in "ab":
+        command.add_argument(name, **CHECKPOINT | {"metavar": name.upper()})
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    arguments.other, arguments.other_step = split(arguments.other, None)
-    local_path(arguments.other)
-
-
-def _diff(store: Store, arguments: argparse.Namespace) -> tuple[int, JSON]:
-    with open_readonly(arguments.other) as other:
-        if not other.directory.is_dir():
-            raise nothing("There is no directory", other)
-        for each in (store, other):
-            if not each.steps():
-                raise nothing("There is no checkpoint in", each)
-        found = compare(store, arguments.step, other, arguments.other_step)
-    return (_SAME if found.equal else _DIFFERENT), to_json(found)
-
-
-def to_json(found: Comparison) -> JSON:
-    """The whole comparison, as JSON."""
+def _diff(arguments: argparse.Namespace) -> Result:
+    with opened(arguments.a) as a, opened(arguments.b) as b:
+        found = compare(a, arguments.a.step, b, arguments.b.step)
     differences = [
         vars(each) | {"largest": None if each.largest is None else strict(each.largest)}
         for each in found.differences
     ]
-    return {"equal": found.equal, **vars(found), "differences": differences}
+    data = {"equal": found.equal, **vars(found), "differences": differences}
+    return OK if found.equal else DAMAGED, data, _report
 
 
-def report(data: JSON) -> None:
+def _report(data: JSON) -> None:
     """Print a comparison: the verdict, then the differences, largest first."""
-    for name in ("a", "b"):
+    for name in "ab":
         side = data[name]
-        epoch, batch = epoch_and_batch(side)
-        place = f"epoch {epoch}, batch {batch}"
-        place = f"end of epoch {epoch}" if batch == "end" else place
-        say(f"{name.upper()}: {side['path']} ({place}, {side['backend']})")
+        say(f"{name.upper()}: {side['path']} ({place(side)}, {side['backend']})")
     state = [each for each in data["differences"] if each["counts"]]
     others = [each for each in data["differences"] if not each["counts"]]
     if data["equal"]:
@@ -80,21 +60,15 @@ def report(data: JSON) -> None:
 
 
 def _tables(differences: list[JSON]) -> None:
-    """Print how far apart tensors are, and both values in other places."""
+    """Print how far apart tensors are, the largest difference first, and the others."""
     tensors = [each for each in differences if each["count"] is not None]
     others = [each for each in differences if each["count"] is None]
-    if tensors:
-        _print(Rows("part", "tensor", "differ", "largest"), sorted(tensors, key=_rank))
-    if others:
-        _print(Rows("part", "value", "A", "B"), others)
-
-
-def _print(rows: Rows, differences: list[JSON]) -> None:
-    for each in differences[:_SHOWN]:
-        rows.add(each["section"], each["name"] or "all of it", *_cells(each))
-    rows.print()
-    if len(differences) > _SHOWN:
-        say(f"and {len(differences) - _SHOWN:,} more, which --json lists")
+    for found in (sorted(tensors, key=_rank), others):
+        rows = [(x["section"], x["name"] or "all of it", _words(x)) for x in found]
+        if rows:
+            say(table(("part", "leaf", "difference"), rows[:_SHOWN]))
+        if len(rows) > _SHOWN:
+            say(f"and {len(rows) - _SHOWN:,} more, which --json lists")
 
 
 def _rank(tensor: JSON) -> float:
@@ -103,14 +77,10 @@ def _rank(tensor: JSON) -> float:
     return -math.inf if math.isnan(largest) else -largest
 
 
-def _cells(difference: JSON) -> list[str]:
-    count, size = difference["count"], difference["size"]
-    if count is not None:
-        return [f"{count:,} of {size:,}", f"{float(difference['largest']):.3g}"]
-    return [_short(difference[side]) for side in "ab"]
-
-
-def _short(value: str | None) -> str:
-    if value is None:
-        return "-"
-    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."
+def _words(difference: JSON) -> str:
+    """Describe how far apart two tensors are, or what both sides have."""
+    if (count := difference["count"]) is not None:
+        largest = float(difference["largest"])
+        return f"{count:,} of {difference['size']:,}, by up to {largest:.3g}"
+    sides = ["-" if difference[x] is None else difference[x] for x in "ab"]
+    return " -> ".join(x if len(x) <= _LONGEST else f"{x[:_LONGEST]}..." for x in sides)

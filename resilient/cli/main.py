@@ -1,8 +1,9 @@
 """The `resilient` command: parses the arguments and runs one command.
 
     resilient run -- python train.py
-    resilient ls [DIR]          resilient verify DIR
-    resilient show DIR [STEP]   resilient prune DIR --keep N
+    resilient prove -- python train.py
+    resilient ls DIR            resilient verify DIR
+    resilient show DIR          resilient prune DIR --keep N
     resilient report DIR        resilient diff A B
     resilient watch DIR
     resilient export DIR --to model.keras
@@ -18,13 +19,12 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-from resilient.cli import commands, convert
-from resilient.cli.commands import DAMAGED, FAILED, IN_USE, NOTHING, USAGE, failed
-from resilient.cli.parser import make_parser
-from resilient.cli.places import split
-from resilient.cli.runs import default_directory
+from resilient._version import __version__
+from resilient.cli import commands, convert, diff, prove, report, run
 from resilient.errors import (
     CheckpointNotFoundError,
     CorruptCheckpointError,
@@ -32,18 +32,23 @@ from resilient.errors import (
     ResilientError,
     printable,
 )
-from resilient.serialization import JSON
-from resilient.storage.manifest import has_key
-from resilient.storage.stores import local_path, open_readonly
+
+_DESCRIPTION = "Run training and restart it; inspect, convert and clean up checkpoints."
+_EXIT_CODES = (
+    "exit codes of all but run: 0 success; 1 damage, or different (diff, prove); "
+    "2 wrong usage; 3 not found; 4 the directory is in use by a running process; 5 not "
+    "possible, the message says why; 130 Ctrl-C; 141 nobody reads the output. "
+    "`resilient COMMAND --help` lists the options of a command."
+)
 
 # Exit codes for exceptions; the first match counts.
 _CODES: dict[type[Exception], int] = {
-    convert.UsageError: USAGE,
-    CheckpointNotFoundError: NOTHING,
-    CorruptCheckpointError: DAMAGED,
-    DirectoryInUseError: IN_USE,
-    OSError: FAILED,
-    ResilientError: FAILED,
+    CheckpointNotFoundError: commands.NOTHING,
+    CorruptCheckpointError: commands.DAMAGED,
+    DirectoryInUseError: commands.IN_USE,
+    OSError: commands.FAILED,
+    ResilientError: commands.FAILED,
+    ValueError: commands.USAGE,
 }
 
 _INTERRUPTED = 130  # as of a program that SIGINT ended
@@ -59,6 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code; ``resilient --help`` lists them.
     """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as some start their daemons
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         try:
             return _command(argv)
@@ -66,54 +74,65 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:  # `| head` has seen enough
-        # At exit Python flushes stdout, and would complain that it cannot.
+    except OSError as error:  # of the output
+        # At exit Python flushes it, and would complain that it cannot.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _PIPE
+        if isinstance(error, BrokenPipeError):  # `| head` has seen enough
+            return _PIPE
+        return _failed(error, as_json=False)
 
 
 def _command(argv: Sequence[str] | None) -> int:
-    arguments, unknown = make_parser().parse_known_args(argv)
-    if unknown:
-        arguments.usage_error(f"unrecognized arguments: {' '.join(unknown)}")
-    for name in ("supervise", "complete"):  # they take no DIR
-        if hasattr(arguments, name):
-            return int(getattr(arguments, name)(arguments))
+    arguments = make_parser().parse_args(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may not fit the encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        directory = arguments.directory
-        if arguments.takes_checkpoint:
-            directory, arguments.step = split(directory, arguments.step)
-        directory = default_directory() if directory is None else directory
-        local_path(directory)  # raises if something is wrong with it
-        has_key()  # likewise
-        arguments.check(arguments)
-    except (OSError, ResilientError, ValueError) as error:
-        return failed(USAGE, error, arguments.json)
-    try:
-        with open_readonly(directory) as store:
-            if not (arguments.makes_directory or store.directory.is_dir()):
-                raise commands.nothing("There is no directory", store)
-            code, data = arguments.run(store, arguments)
-    except tuple(_CODES) as error:
-        code = next(code for kind, code in _CODES.items() if isinstance(error, kind))
-        return failed(code, error, arguments.json)
-    try:
-        _print(data, arguments)
+        code, data, show = arguments.run(arguments)
     except BrokenPipeError:
         raise
-    except OSError as error:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # nothing left to flush
-        return failed(FAILED, error, as_json=False)
+    except tuple(_CODES) as error:
+        return _failed(error, arguments.json)
+    if arguments.json:
+        found = json.dumps(data, indent=1, ensure_ascii=False)
+        print(printable(found, lines=True))
+    else:
+        show(data)
     return int(code)
 
 
-def _print(data: JSON, arguments: argparse.Namespace) -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names may not fit the encoding
-        sys.stdout.reconfigure(errors="backslashreplace")
-    if arguments.json:
-        text = json.dumps(data, indent=1, ensure_ascii=False)
-        print(printable(text, lines=True))
+def _failed(error: Exception, as_json: bool) -> int:
+    """Print why a command fails, and return its exit code."""
+    if as_json:
+        print(json.dumps({"error": type(error).__name__, "message": str(error)}))
     else:
-        arguments.report(data, arguments)
-    sys.stdout.flush()
+        print(f"resilient: {printable(str(error), lines=True)}", file=sys.stderr)
+    return next(code for kind, code in _CODES.items() if isinstance(error, kind))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="resilient", description=_DESCRIPTION, epilog=_EXIT_CODES
+    )
+    version = f"keras-resilient {__version__}"
+    parser.add_argument("--version", action="version", version=version)
+    subparsers = parser.add_subparsers(
+        title="commands", required=True, metavar="COMMAND"
+    )
+    run.add_to(subparsers)
+    for module in (prove, commands, report, diff, convert):
+        module.add_to(partial(_add, subparsers))
+    return parser
+
+
+def _add(
+    subparsers: Any, name: str, run: Callable[..., commands.Result], about: str
+) -> argparse.ArgumentParser:
+    """Add a command."""
+    command: argparse.ArgumentParser = subparsers.add_parser(
+        name, help=about, description=about, allow_abbrev=False
+    )
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(run=run)
+    return command

@@ -1,186 +1,120 @@
-"""``resilient prove``: its arguments, and a proof for each backend."""
+"""``resilient prove``: its arguments, and the verdict for people."""
 
 import argparse
-import contextlib
-import json
-import os
 import shutil
 import signal
+import sys
 import tempfile
-from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from resilient.backends import BACKENDS
-from resilient.cli.commands import FAILED, USAGE, error_to_json, failed
-from resilient.cli.proof import proof_to_json, report, shown
-from resilient.cli.run import add_for_script, integer, script_of
-from resilient.cli.style import say
-from resilient.errors import ResilientError, printable
-from resilient.serialization import JSON
+from resilient.cli.arguments import Add, add_script, number, script_of
+from resilient.cli.commands import DAMAGED, OK, Result
+from resilient.cli.style import BAD, GOOD, say
+from resilient.errors import printable
 
 if TYPE_CHECKING:
-    from resilient.prove.proof import Proof
+    from resilient.prove.experiment import Proof
+    from resilient.prove.recorded import Difference
 
-_EQUAL, _DIFFERENT, _INTERRUPTED = 0, 1, 130
 _SAVE = "fits"  # where --save puts them, in the scratch directory
-
-_EXIT_CODES = """\
-exit codes:
-  0    the ends are equal, byte for byte
-  1    they are not, or no kill was followed by a resume from a checkpoint
-  2    wrong usage
-  5    there is nothing to prove: the script fails by itself, or trains nothing
-  130  it was interrupted
-"""
+_LINES = 15  # of a script's output, and of what is missing
+_LEAVES = 5
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to those of ``resilient``.
-
-    Args:
-        commands: What ``add_subparsers`` returned.
-    """
+def add_to(add: Add) -> None:
+    """Add the command to the others."""
     text = "Kill a training script at random moments, and prove that it ends the same."
-    parser = add_for_script(commands, "prove", text, _EXIT_CODES)
-    add = parser.add_argument
+    parser = add("prove", _prove, text)
+    more = parser.add_argument
     text = "how often the script is killed (default: 5)"
-    add("--kills", metavar="N", type=integer, default=5, help=text)
+    more("--kills", metavar="N", type=number, default=5, help=text)
     text = "seed of the moments of the kills (default: 0)"
-    add("--seed", metavar="N", type=partial(integer, least=0), default=0, help=text)
-    text = "Keras's backend (default: that of the script; repeatable)"
-    add("--backend", choices=BACKENDS, action="append", help=text)
-    text = "train at most N epochs"
-    add("--epochs", metavar="N", type=integer, help=text)
-    text = "train, and validate, at most N steps of each epoch"
-    add("--steps", metavar="N", type=integer, help=text)
-    text = "only draw the data, and check the order of samples"
-    add("--data-only", action="store_true", help=text)
+    more("--seed", metavar="N", type=partial(number, least=0), default=0, help=text)
     text = "make every model.fit of the script resumable, as `resilient run --save`"
-    add("--save", action="store_true", help=text)
-    text = "keep the runs in DIR (default: a temporary directory, kept if they differ)"
-    add("--scratch", metavar="DIR", help=text)
-    add("--json", action="store_true", help="print JSON")
-    parser.set_defaults(supervise=prove)
+    more("--save", action="store_true", help=text)
+    add_script(parser)
 
 
-def prove(arguments: argparse.Namespace) -> int:
-    """Prove the command that was given; the exit code."""
-    from resilient.supervise.options import require_process_groups
-
-    command = script_of(
-        arguments,
-        "no command to prove; give one, such as: resilient prove -- python train.py",
-    )
-    try:
-        require_process_groups()
-        scratch = _scratch(arguments.scratch)
-    except (OSError, ResilientError) as error:
-        return failed(USAGE, error, arguments.json)
-    told: dict[str, JSON] = {}
-    codes: list[int] = []
-    try:
-        with _ended_by_signals():
-            for backend in dict.fromkeys(arguments.backend or [None]):
-                code, found = _one(arguments, command, backend, scratch)
-                codes.append(code)
-                told[backend or "script"] = found
-    except KeyboardInterrupt:
-        end = ResilientError("Interrupted: nothing is proven.")
-        return failed(_INTERRUPTED, end, arguments.json)
-    finally:
-        if arguments.scratch is None and not (any(codes) and _has_output(scratch)):
-            shutil.rmtree(scratch, ignore_errors=True)
-    for each in told.values():
-        each["scratch"] = str(scratch) if scratch.exists() else None
-    if arguments.json:
-        text = json.dumps(told, indent=1, ensure_ascii=False)
-        print(printable(text, lines=True))
-    elif any(codes) and scratch.exists():
-        say(f"The runs are in {scratch}.")
-    return max(codes)
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Inside, signals that ask this process to end also end the script."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)  # it ends already
-        raise SystemExit(128 + number)
-
-    before = {
-        each: signal.signal(each, end)
-        for each in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(each) is not signal.SIG_IGN  # as under nohup
-    }
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
-def _has_output(scratch: Path) -> bool:
-    files = (each for each in scratch.rglob("*") if each.is_file())
-    return any(each.stat().st_size for each in files)
-
-
-def _scratch(directory: str | None) -> Path:
-    """An empty directory."""
-    if directory is None:
-        return Path(tempfile.mkdtemp(prefix="resilient-prove-"))
-    path = Path(os.path.abspath(directory))
-    path.mkdir(parents=True, exist_ok=True)
-    if any(path.iterdir()):
-        raise ResilientError(
-            "The scratch directory is not empty.",
-            received=path,
-            hint="Pass one that is empty or does not exist.",
-        )
-    return path
-
-
-def _one(
-    arguments: argparse.Namespace,
-    command: list[str],
-    backend: str | None,
-    scratch: Path,
-) -> tuple[int, JSON]:
-    """Prove the command on one backend; the exit code, and the proof as JSON."""
-    try:
-        proof = _proof(arguments, command, backend, scratch / (backend or "script"))
-    except BrokenPipeError:  # nobody reads the output any more
-        raise
-    except (OSError, ResilientError) as error:
-        if not arguments.json:  # which is printed once, for all backends
-            failed(FAILED, error, as_json=False)
-        return FAILED, error_to_json(error)
-    if not arguments.json:
-        report(proof)
-    return _EQUAL if proof.equal else _DIFFERENT, proof_to_json(proof)
-
-
-def _proof(
-    arguments: argparse.Namespace,
-    command: list[str],
-    backend: str | None,
-    directory: Path,
-) -> "Proof":
+def _prove(arguments: argparse.Namespace) -> Result:
+    """Proves the command that was given."""
     from resilient.prove.experiment import Experiment
-    from resilient.prove.proof import Options
+    from resilient.supervise.options import require_process_groups
     from resilient.training.enabled import api
-    from resilient.training.trial import Trial
 
-    variables = {} if backend is None else {"KERAS_BACKEND": backend}
-    if arguments.save:
-        variables |= api.environment(_SAVE, {})
-    given = vars(arguments)
-    asked = Trial(**{name: given[name] for name in ("epochs", "steps", "data_only")})
-    options = Options(command, arguments.kills, arguments.seed, asked, variables)
-    directory.mkdir()
-    with shown(backend, quiet=arguments.json) as show:
-        return Experiment(options, directory, show).run()
+    command = script_of(arguments)
+    require_process_groups()
+    for each in (signal.SIGTERM, signal.SIGHUP):  # which end the script, too
+        if signal.getsignal(each) is signal.SIG_DFL:
+            signal.signal(each, lambda number, _: sys.exit(128 + number))
+    scratch = Path(tempfile.mkdtemp(prefix="resilient-prove-"))
+    proof = None
+    try:
+        proof = Experiment(
+            command,
+            scratch,
+            _progress,
+            kills=arguments.kills,
+            seed=arguments.seed,
+            variables=api.environment(_SAVE, {}) if arguments.save else {},
+        ).run()
+    finally:
+        if proof is not None and proof.equal:
+            shutil.rmtree(scratch, ignore_errors=True)
+        else:
+            _progress(f"The runs, and what the script printed, are in {scratch}.")
+    data = {"equal": proof.equal, **asdict(proof)}
+    return OK if proof.equal else DAMAGED, data, lambda _: _report(proof)
+
+
+def _progress(line: str) -> None:
+    print(printable(line), file=sys.stderr)
+
+
+def _report(proof: "Proof") -> None:
+    """Print the verdict, and why."""
+    for note in proof.notes:
+        say(f"Note: {note}")
+    kills = len(proof.kills)
+    after = f"after {kills} kill{'s' * (kills != 1)}"
+    if proof.equal:
+        same = f"all {proof.steps:,} recorded states are equal byte for byte"
+        what = "batches, weights, optimizer, metrics, History, random state"
+        say(f"Proven: {after}, {same}: {what}.", GOOD)
+    elif proof.alike:
+        say(f"NOT proven: {after}, training never went on from a checkpoint.", BAD)
+        say("Let it train for longer, or prove it again with another --seed.")
+    elif proof.failed:
+        status = f"the script failed with status {proof.failed}"
+        say(f"NOT proven: run again {after}, {status}. Its last lines:", BAD)
+        for line in proof.last_lines.splitlines()[-_LINES:]:
+            say(f"  {line}")
+    else:
+        say(f"NOT equal {after}.", BAD)
+    if proof.first is not None:
+        say(f"First different at {_leaves(proof.first)}")
+    for each in proof.missing[:_LINES]:
+        say(f"Only in one of the two: {each}")
+    if proof.repeats is not None:
+        _report_cause(proof)
+
+
+def _report_cause(proof: "Proof") -> None:
+    after = " after a kill" if proof.repeats else ""
+    if proof.alone is None:
+        say("Without a kill, the script repeats.")
+    else:
+        say(f"Even without a kill, it does not repeat, from {_leaves(proof.alone)}")
+    if proof.batches is not None:
+        say(f"Its batches do not repeat{after}, from {proof.batches.at} on.")
+    elif proof.batches_repeat:
+        say(f"Its batches repeat{after}.")
+    else:
+        say("Whether its batches repeat is unknown.")
+
+
+def _leaves(found: "Difference") -> str:
+    more = ", ..." * (len(found.leaves) > _LEAVES)
+    return f"{found.at}: {', '.join(found.leaves[:_LEAVES])}{more}"

@@ -1,77 +1,101 @@
 """What the commands print for people; ``--json`` prints the same data as JSON."""
 
-from resilient.cli.style import (
-    BAD,
-    GOOD,
-    NEWEST,
-    Rows,
-    epoch_and_batch,
-    in_terminal,
-    say,
-    when,
-)
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from resilient.cli.style import BAD, GOOD, epoch_and_batch, place, say, table
 from resilient.display import metrics, size
 from resilient.serialization import JSON
+from resilient.serialization.json_values import decode
 from resilient.storage.manifest import Signature, has_key
+
+_LONGEST = 100  # characters of a fact
 
 
 def ls(data: JSON) -> None:
-    """Print the checkpoints of a run, or the runs in a directory of several."""
-    (_runs if "runs" in data else _checkpoints)(data)
-    _unread(data)
-    for entry in data.get("quarantine", []):
-        say(f"in quarantine: {entry['name']}, {entry['kind']}: {entry['text']}")
-
-
-def _checkpoints(data: JSON) -> None:
-    """A line for each checkpoint, then the unusable ones."""
-    rows = Rows("step", "epoch", "batch", "saved", "size", "metrics")
-    for each in data["checkpoints"]:
-        newest = in_terminal() and each["step"] == data["newest"]
-        rows.add(
+    """Print a line for each checkpoint, then the unusable ones."""
+    rows = [
+        (
             f"{each['step']:,}",
             *epoch_and_batch(each),
-            when(each["created"]),
+            each["created"],
             size(each["nbytes"]),
             metrics(each["metrics"]),
-            style=NEWEST if newest else "",
-            marks=_marks(each, data),
+            "finished" if each["finished"] else "",
         )
-    if data["checkpoints"]:
-        rows.print()
-    for damaged in data["damaged"]:
-        say(f"damaged: {damaged['name']}: {'; '.join(damaged['problems'])}", BAD)
+        for each in data["checkpoints"]
+    ]
+    say(table(("step", "epoch", "batch", "saved", "size", "metrics", ""), rows))
+    for each in data["unusable"]:
+        say(f"{each['verdict']}: {each['name']}: {'; '.join(each['problems'])}", BAD)
+    for each in data["quarantine"]:
+        say(f"in quarantine: {each['name']}, {each['kind']}: {each['text']}")
 
 
-def _marks(checkpoint: JSON, data: JSON) -> dict[str, str]:
-    marks = {"finished": GOOD} if checkpoint["finished"] else {}
-    best = data["best"]
-    if in_terminal():
-        if checkpoint["step"] == data["newest"]:
-            marks["newest"] = NEWEST
-        if best is not None and checkpoint["step"] == best["step"]:
-            marks[f"best {best['monitor']}"] = GOOD
-    return marks
+def show(data: JSON) -> None:
+    """Print what one checkpoint holds."""
+    say(data["path"], "bold")
+    state = "finished" if data["finished"] else "not finished"
+    say(f"step {data['step']:,} ({place(data)}), {state}")
+    say(f"saved {data['created']}, {size(data['nbytes'])}")
+    say(f"metrics: {metrics(data['metrics']) or 'none'}")
+    if data["repeated"]:
+        counts = ", ".join(f"{count:,}" for count in data["repeated"])
+        say(f"batches that repeated bit for bit after each resume: {counts}")
+    for name, version in data["environment"].items():
+        say(f"{name}: {version}")
 
 
-def _runs(data: JSON) -> None:
-    """A line for each run."""
-    rows = Rows("run", "step", "epoch", "batch", "saved", "size", "state")
-    for run in data["runs"]:
-        newest = run["newest"]
-        cells = ("", "", "", "")
-        if newest is not None:
-            step, saved = f"{newest['step']:,}", when(newest["created"])
-            cells = (step, *epoch_and_batch(newest), saved)
-        marks = {"no checkpoint": ""} if newest is None and not run["damaged"] else {}
-        if newest is not None and newest["finished"]:
-            marks["finished"] = GOOD
-        if run["damaged"]:
-            marks[f"damaged: {', '.join(run['damaged'])}"] = BAD
-        rows.add(run["name"], *cells, size(run["nbytes"]), "", marks=marks)
-    rows.print()
-    if not data["complete"]:
-        say("and perhaps more: there are too many directories to search them all")
+def facts(run: JSON) -> Iterator[str]:
+    """A line for each fact about a run but the variables."""
+    variables = run.get("variables", [])
+    trained = [v["shape"] for v in variables if v["name"].startswith("trainable.")]
+    classes = [each["class"].rpartition(".")[2] for each in run.get("callbacks", [])]
+    rates = decode(run["learning_rates"], {}) if "learning_rates" in run else {}
+    found = {
+        "trainable parameters": f"{sum(map(math.prod, trained)):,}",
+        **run.get("fingerprint", {}).get("identity", {}),
+        **(run.get("data") or {}),
+        **{name: f"{rate:.6g} (set by the script)" for name, rate in rates.items()},
+        "callbacks": classes,
+        "stateful": list(run.get("stateful", {})),
+        "imported from": run.get("source"),
+    }
+    for name, value in found.items():
+        if text := _fact(value):
+            yield f"{name}: {text}"
+    for change in run.get("allowed", []):
+        yield f"changed on purpose at step {change['step']:,}: {change['line']}"
+
+
+def _fact(value: Any) -> str:
+    """A fact without checksums of data, and not endless; empty if not known."""
+    match value:
+        case None:
+            text = ""
+        case {"shape": list(shape), "dtype": str(dtype)}:
+            text = f"{_shape(shape)} {dtype}"
+        case dict():
+            text = ", ".join(f"{name} ({value[name]})" for name in value)
+        case list():
+            text = ", ".join(map(str, value))
+        case _:
+            text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def variables(run: JSON) -> list[tuple[str, str, str]]:
+    """The path, shape and dtype of each variable of the model."""
+    return [
+        (f"{each['path'] or each['name']}", _shape(each["shape"]), f"{each['dtype']}")
+        for each in run.get("variables", [])
+        if each["name"].partition(".")[0] not in ("optimizer", "metrics")
+    ]
+
+
+def _shape(shape: list[Any]) -> str:
+    return f"({', '.join(map(str, shape))})"
 
 
 def verify(data: JSON) -> None:
@@ -79,30 +103,20 @@ def verify(data: JSON) -> None:
 
     If no key is in use, unsigned checkpoints are not worth a remark.
     """
-    unsigned = {None, str(Signature.NONE)}
-    keys = has_key() or any(
-        each["signature"] not in unsigned for each in data["checkpoints"]
-    )
-    for checkpoint in data["checkpoints"]:
-        damaged = bool(checkpoint["problems"])
-        verdict = "damaged" if damaged else "good"
-        say(f"{checkpoint['name']}: {verdict}", BAD if damaged else GOOD)
-        for problem in checkpoint["problems"]:
+    signatures = {each["signature"] for each in data["checkpoints"]}
+    keys = has_key() or signatures - {None, str(Signature.NONE)}
+    for each in data["checkpoints"]:
+        good = each["verdict"] == "good"
+        say(f"{each['name']}: {each['verdict']}", GOOD if good else BAD)
+        for problem in each["problems"]:
             say(f"  {problem}")
-        if keys and checkpoint["signature"] is not None:
-            say(f"  {checkpoint['signature']}")
-        for name in checkpoint["unlisted"]:
+        if keys and each["signature"] is not None:
+            say(f"  {each['signature']}")
+        for name in each["unlisted"]:
             say(
                 f"  {name} is not listed in the manifest: it was added later, and is "
                 "not read"
             )
-    _unread(data)
-
-
-def _unread(data: JSON) -> None:
-    for kind in ("newer", "unreadable"):
-        for each in data[kind]:
-            say(f"{kind}: {each['name']}: {' '.join(each['message'].split())}", BAD)
 
 
 def prune(data: JSON) -> None:

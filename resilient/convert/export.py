@@ -6,16 +6,21 @@ byte is verified first, and the target is written completely or not at all.
 Importing this module loads neither Keras nor a backend.
 """
 
+import errno
 import os
+import shutil
+import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resilient.convert.target import require_free, staged
-from resilient.errors import NotSupportedError, message
+from resilient.convert.tensors import mismatch, safetensors, unique_names
+from resilient.errors import NotSupportedError, message, warn_not_exact
 from resilient.saving import choose, record
-from resilient.saving.run_json import FitRun, ImportRun, RunJson
+from resilient.saving.run_json import RunJson
+from resilient.storage import files
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.stores import open_readonly
 from resilient.user_line import ending_at_user_line
@@ -23,6 +28,7 @@ from resilient.user_line import ending_at_user_line
 if TYPE_CHECKING:
     import keras
 
+_BESIDE = 1 << 13  # bytes in an HDF5 file for each variable and its layer, at most
 _ENDINGS = (".keras", ".weights.h5", ".safetensors")
 
 
@@ -55,67 +61,59 @@ def export(
             saved the checkpoint.
         CheckpointMismatchError: The checkpoint does not match ``model``.
         CheckpointNotFoundError: There is no checkpoint, or none of that step.
-        CheckpointWriteError: The file system failed; the target was not changed.
         CorruptCheckpointError: The checkpoint is damaged.
-        FileExistsError: The target already exists, or is in a checkpoint.
+        FileExistsError: The target already exists.
         NotSupportedError: The format cannot hold the checkpoint, or needs the model.
+        OSError: The file system failed; the target was not changed.
         ValueError: The target's name has an unknown suffix.
     """
     target = Path(to).absolute()
-    ending = ending_of(target)
-    require_free(target, overwrite=overwrite)
+    ending = next(filter(target.name.endswith, _ENDINGS), "")
+    if not ending:
+        raise ValueError(
+            message(
+                "The target's name does not say which format to write.",
+                received=repr(target.name),
+                hint=f"Use a name that ends in {', '.join(_ENDINGS)}. TensorFlow, "
+                "Orbax and torch can read the checkpoint itself: see the documentation "
+                "of export.",
+            )
+        )
+    _require_free(target, overwrite=overwrite)
     with open_readonly(checkpoint_dir) as store:
         checkpoint, saved = choose.intact(store, step, record.PartReader())
-    with staged(target, ending, overwrite=overwrite) as path:
+    with tempfile.TemporaryDirectory(prefix=".tmp-", dir=target.parent) as directory:
+        path = Path(directory, f"export{ending}")
         if ending == ".safetensors":
             _write_tensors(path, checkpoint, saved)
         else:
             _write_model(path, checkpoint, saved, model)
+        files.sync(path)
+        _require_free(target, overwrite=overwrite)
+        os.replace(path, target)
+    files.sync(target.parent)
     return target
-
-
-def ending_of(target: Path) -> str:
-    """The suffix of a target's name, which selects the format.
-
-    Raises:
-        ValueError: It selects none.
-    """
-    for ending in _ENDINGS:
-        if target.name.endswith(ending):
-            return ending
-    raise ValueError(
-        message(
-            "The target's name does not say which format to write.",
-            received=repr(target.name),
-            hint=f"Use a name that ends in {', '.join(_ENDINGS[:-1])} or "
-            f"{_ENDINGS[-1]}. TensorFlow, Orbax and torch can read the checkpoint "
-            "itself: see the documentation of export.",
-        )
-    )
 
 
 def _write_tensors(
     path: Path, checkpoint: Checkpoint, saved: record.SavedState[RunJson]
 ) -> None:
-    """Every variable, in C order, by its path."""
-    from resilient.convert import tensor_files
-
-    variables = saved.run.variables
-    missing = [v["path"] for v in variables if v["name"] not in saved.tensors]
-    if missing:
+    """Write every variable, in C order, by its path."""
+    listed, tensors, lost = saved.run.variables, {}, []
+    for name, each in zip(unique_names(v["path"] for v in listed), listed, strict=True):
+        if each["name"] in saved.tensors and each["dtype"] != "complex128":
+            tensors[name] = np.asarray(saved.tensors[each["name"]], order="C")
+        else:
+            lost.append(name)
+    if lost:
         raise NotSupportedError(
-            "Each replica has its own values of these variables, and no rule says "
-            "how to merge them.",
-            received=", ".join(missing),
-            hint="Export a checkpoint that was saved with one replica.",
+            "A safetensors file cannot hold these variables: they are complex128, or "
+            "each replica has its own values, and no rule merges them.",
+            received=", ".join(lost),
+            hint="Read the checkpoint itself with its backend's library.",
         )
-    names = tensor_files.unique_names(v["path"] for v in variables)
-    tensors = {
-        name: np.asarray(saved.tensors[variable["name"]], order="C")
-        for name, variable in zip(names, variables, strict=True)
-    }
     notes = {k: str(v) for k, v in checkpoint.progress._asdict().items()}
-    tensor_files.write_safetensors(path, tensors, notes)
+    path.write_bytes(safetensors().save(tensors, metadata=notes))
 
 
 def _write_model(
@@ -124,22 +122,76 @@ def _write_model(
     saved: record.SavedState[RunJson],
     model: "keras.Model | None",
 ) -> None:
-    from resilient.convert import keras_files
+    """Save weights and optimizer as Keras would; the model is restored.
 
-    if not (record.is_of(saved, FitRun) or record.is_of(saved, ImportRun)):
-        raise NotSupportedError(
-            "A Keras file holds one model, and this checkpoint was not saved by a "
-            "fit of one.",
-            received=checkpoint.path,
-            hint="Export its variables to .safetensors.",
-        )
+    Raises:
+        CheckpointMismatchError: The checkpoint is of another model.
+        NotSupportedError: Keras would not save all of it.
+    """
+    from resilient.backends import get_backend
+    from resilient.convert import keras_files
+    from resilient.state import variables, weights
+
     if model is None:
         raise NotSupportedError(
-            "Writing a Keras file needs the model. It is not rebuilt from the "
-            "checkpoint, because Keras would import the modules and call the classes "
-            "named there.",
-            received=f"{checkpoint.path}, and no model",
-            hint="Pass the built and compiled model or, on the command line, a "
-            "function that returns it: --model module:function.",
+            "A Keras file holds one model, which is not rebuilt from the checkpoint, "
+            "because Keras would import the modules and call the classes named there.",
+            received=f"{checkpoint.path}, saved by {saved.run.saved_by}",
+            hint="Pass the built and compiled model of the fit that saved or, on the "
+            "command line, a function that returns it: --model module:function. What "
+            "Run or Checkpoints saved can be exported to .safetensors.",
         )
-    keras_files.write(path, model, saved, checkpoint.path)
+    backend, live = get_backend(), weights.ready(model)
+    with variables.kept(backend, live):
+        weights.put(model, saved.run.variables, saved.tensors, checkpoint.path)
+        if path.suffix == ".keras" and (differ := _other_layers(model, saved.run)):
+            raise mismatch(checkpoint.path, differ)
+        put = backend.snapshot(variables.tensors(live)).arrays
+        expected = {name: value.tobytes() for name, value in put.items()}
+        _require_room(path, expected.values())
+        keras_files.save(model, path)
+        found = keras_files.set_by(path, model, live)
+    lost = [
+        leaf.path
+        for name, leaf in weights.needed(model, live).items()
+        if name not in found or found[name].tobytes() != expected[name]
+    ]
+    if lost:
+        raise NotSupportedError(
+            "Keras does not save and load the whole model in this format.",
+            received="\n  " + "\n  ".join(lost),
+            hint="Export to .safetensors, which holds every variable.",
+        )
+    listed = saved.run.variables
+    if extra := [v["path"] for v in listed if weights.group(v["name"]) == "extra"]:
+        warn_not_exact(f"{path.suffix} files cannot hold these variables", extra)
+
+
+def _other_layers(model: "keras.Model", run: RunJson) -> list[str]:
+    """How the layers compute something else than those of a fit, in words."""
+    from resilient.state import comparison, fingerprint
+
+    layers, saved = fingerprint.of_layers(model), getattr(run, "fingerprint", {})
+    live = {part: {**saved[part], **layers[part]} for part in saved}
+    found = comparison.compare(saved, live) if saved else []  # an import has none
+    return [each.line for each in found if each.of in ("run", "config")]
+
+
+def _require_room(path: Path, values: Collection[bytes]) -> None:
+    """Raise OSError if the disk is too full, where libhdf5 may end the process."""
+    size = sum(map(len, values)) + len(values) * _BESIDE
+    if shutil.disk_usage(path.parent).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), os.fspath(path))
+
+
+def _require_free(target: Path, *, overwrite: bool) -> None:
+    """Refuse an existing target, unless it is a file that may be replaced."""
+    if os.path.isdir(target) or (os.path.lexists(target) and not overwrite):
+        raise FileExistsError(
+            message(
+                "The target already exists.",
+                received=target,
+                hint="Choose another target. A file may be replaced, with "
+                "overwrite=True (on the command line: --force).",
+            )
+        )

@@ -1,156 +1,115 @@
-"""Loads and saves ``.weights.h5`` and ``.keras`` through Keras, and verifies that.
+"""Saves and loads ``.weights.h5`` and ``.keras`` through Keras, and verifies that.
 
-Keras silently skips what it cannot save, and what does not fit when it loads. So a file
-is compared with what Keras would save for the model, and whatever Keras wrote or read
-is verified to set every variable.
+Keras silently skips what it cannot save, and what it does not look for when it loads.
+So a file is compared with what Keras would save for the model, and loaded twice over
+different values, which shows what it sets.
 """
 
-import errno
-import math
 import os
-import shutil
 import tempfile
 import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import h5py
 import keras
 import numpy as np
 
 from resilient.backends import get_backend
-from resilient.convert.hdf5_files import layout
-from resilient.convert.matching import by_loading, require_same, set_by
-from resilient.convert.tensor_files import Tensors
-from resilient.errors import NotSupportedError, warn_not_exact
-from resilient.saving.record import SavedState
-from resilient.saving.run_json import RunJson
-from resilient.state.variables import Leaf, kept
-from resilient.state.weights import group, needed, put, ready
+from resilient.convert.tensors import Tensors, differences, mismatch, unique_names
+from resilient.errors import NotSupportedError
+from resilient.state import variables
+from resilient.state.variables import Leaf
+from resilient.state.weights import ready
 
 _IN_KERAS = "model.weights.h5"
 _KNOWN = {"config.json", "metadata.json", _IN_KERAS}
 _OPTIMIZER = "optimizer/"
-# Bytes beside the values, at most: measured are 1,100 for a variable, 2,100 for a
-# layer without.
-_A_GROUP, _A_FILE = 1 << 12, 1 << 16
 
 
-def read_weights(file: Path, model: keras.Model, source: Path | None = None) -> Tensors:
-    """The values in a ``.weights.h5`` file; messages call it ``source``."""
-    source = source or file
-    ready(model)  # or Keras would save no optimizer
-    theirs = layout(file)
+def read(file: Path, model: keras.Model) -> Tensors:
+    """The values that a file sets, by path; the model is unchanged.
+
+    Raises:
+        CheckpointMismatchError: The file is of another model.
+        NotSupportedError: It holds what loading would leave out, or is damaged.
+    """
+    live = ready(model)  # or Keras would save no optimizer
     with tempfile.TemporaryDirectory() as directory:
-        like = Path(directory) / "x.weights.h5"
-        _save(model, like)
-        ours = layout(like)
-    optimizer = any(name.startswith(_OPTIMIZER) for name in theirs)
-    if not optimizer:
-        ours = {n: each for n, each in ours.items() if not n.startswith(_OPTIMIZER)}
-    require_same(source, theirs, ours)
-    return by_loading(source, model, lambda: _load(model, file), optimizer=optimizer)
+        like = Path(directory, "like.weights.h5")
+        save(model, like)
+        weights = _weights_of(file, Path(directory))
+        theirs, ours = _layout(weights), _layout(like)
+        if not any(name.startswith(_OPTIMIZER) for name in theirs):
+            ours = {n: x for n, x in ours.items() if not n.startswith(_OPTIMIZER)}
+        if different := differences(theirs, ours):
+            raise mismatch(file, different.values())
+        found = set_by(weights, model, live)
+    return {n: found[x.name] for n, x in by_path(model).items() if x.name in found}
 
 
-def read_model(file: Path, model: keras.Model) -> Tensors:
-    """The same of a ``.keras`` file, a zip file; its config is not looked at."""
-    with zipfile.ZipFile(file) as archive, tempfile.TemporaryDirectory() as directory:
-        _require_weights_alone(file, archive)
-        inner = Path(directory) / _IN_KERAS
-        with archive.open(_IN_KERAS) as packed, inner.open("xb") as unpacked:
-            shutil.copyfileobj(packed, unpacked)
-        return read_weights(inner, model, source=file)
+def by_path(model: keras.layers.Layer) -> dict[str, Leaf]:
+    """The variables of a model or a layer, by path."""
+    leaves = variables.leaves(model)
+    names = unique_names(leaf.path for leaf in leaves)
+    return dict(zip(names, leaves, strict=True))
 
 
-def _require_weights_alone(file: Path, archive: zipfile.ZipFile) -> None:
-    """Refuse what ``read_weights`` would leave out, or what fills the disk.
+def set_by(file: Path, model: keras.Model, live: Sequence[Leaf]) -> Tensors:
+    """The values that loading a file sets, by the names of variables, all kept.
 
-    Raises:
-        NotSupportedError: The file has more than weights, or is compressed.
+    The file is loaded twice, over different values: a variable that differs afterwards
+    is one that it did not set.
     """
-    names = {entry.filename for entry in archive.infolist() if not entry.is_dir()}
-    if _IN_KERAS not in names or names - _KNOWN:
-        raise NotSupportedError(
-            "A .keras file can be imported only if it holds weights and nothing else.",
-            received=f"{file}: {', '.join(sorted(names - _KNOWN)) or 'no weights'}",
-            hint="Load it with keras.models.load_model, and import a file that its "
-            "save_weights wrote.",
-        )
-    weights = archive.getinfo(_IN_KERAS)
-    stored = weights.compress_type == zipfile.ZIP_STORED
-    if not stored or weights.file_size > file.stat().st_size:
-        raise NotSupportedError(
-            "The weights in this .keras file are compressed or incomplete.",
-            received=f"{file}: {weights.file_size:,} bytes in the file's "
-            f"{file.stat().st_size:,}",
-            hint="Import a file that Keras's save wrote.",
-        )
+    backend, found = get_backend(), []
+    with variables.kept(backend, live):
+        for fill in (0, 1):
+            now = backend.snapshot(variables.tensors(live)).arrays
+            filled = {name: np.full_like(value, fill) for name, value in now.items()}
+            variables.assign(backend, variables.listed(live), live, filled)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # what it leaves out is found here
+                model.load_weights(os.fspath(file))
+            now = backend.snapshot(variables.tensors(live)).arrays
+            found.append({name: np.array(value) for name, value in now.items()})
+    first, second = found
+    return {n: v for n, v in first.items() if v.tobytes() == second[n].tobytes()}
 
 
-def write(
-    path: Path, model: keras.Model, saved: SavedState[RunJson], source: Path
-) -> None:
-    """Save a checkpoint's weights and optimizer as Keras would; the model is restored.
-
-    The ending of ``path`` tells Keras the format; messages call the checkpoint
-    ``source``.
-
-    Raises:
-        CheckpointMismatchError: The checkpoint is of another model.
-        NotSupportedError: Keras would not save all of it.
-    """
-    live = ready(model)
-    with kept(get_backend(), live):
-        pairs = put(model, saved.run.variables, saved.tensors, source)
-        if path.suffix == ".h5":  # .keras is put together in memory
-            _require_room(path, model, live)
-        _save(model, path)
-        found = set_by(live, lambda: _load(model, path))
-    must = needed(model, live)
-    lost = [
-        leaf.path
-        for old, leaf in pairs
-        if leaf.name in must
-        and not _is_same(found.get(leaf.name), saved.tensors[old["name"]])
-    ]
-    if lost:
-        raise NotSupportedError(
-            "Keras does not save and load the whole model in this format.",
-            received="\n  " + "\n  ".join(lost),
-            hint="Export to .safetensors, which holds every variable.",
-        )
-    extra = [v["path"] for v in saved.run.variables if group(v["name"]) == "extra"]
-    if extra:
-        warn_not_exact(f"{path.suffix} files cannot hold these variables", extra)
-
-
-def _require_room(path: Path, model: keras.Model, live: Sequence[Leaf]) -> None:
-    """Raise OSError where a disk is too full: libhdf5 may end the process there."""
-    if not hasattr(os, "posix_fallocate"):  # macOS
-        return
-    size = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in live)
-    groups = len(live) + sum(1 for _ in model._flatten_layers())
-    with open(path, "xb") as file:
-        try:
-            os.posix_fallocate(file.fileno(), 0, size + groups * _A_GROUP + _A_FILE)
-        except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:
-                raise
-
-
-def _is_same(found: np.ndarray | None, saved: object) -> bool:
-    return found is not None and found.tobytes() == np.asarray(saved).tobytes()
-
-
-def _save(model: keras.Model, path: Path) -> None:
-    save = model.save if path.suffix == ".keras" else model.save_weights
+def save(model: keras.Model, path: Path) -> None:
+    """Save a model in the format that the name of the file selects."""
+    write = model.save if path.suffix == ".keras" else model.save_weights
     with warnings.catch_warnings():
         # Keras reads variables in a way that numpy 2.4 deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
-        save(os.fspath(path))
+        write(os.fspath(path))
 
 
-def _load(model: keras.Model, path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # we find what it leaves out
-        model.load_weights(os.fspath(path))
+def _layout(file: Path) -> dict[str, str]:
+    """Shape and dtype of each dataset; none that a link leads to."""
+    found = {}
+
+    def add(name: str, item: object) -> None:
+        if isinstance(item, h5py.Dataset):
+            # Keras stores types that HDF5 lacks as another one, and names them.
+            found[name] = f"{item.shape} {item.dtype} {item.attrs.get('dtype', '')}"
+
+    with h5py.File(file, "r") as opened:
+        opened.visititems(add)
+    return found
+
+
+def _weights_of(file: Path, directory: Path) -> Path:
+    """The HDF5 file: the file itself, or what a ``.keras`` file holds, intact."""
+    if file.suffix != ".keras":
+        return file
+    with zipfile.ZipFile(file) as archive:
+        if more := set(archive.namelist()) - _KNOWN:
+            raise NotSupportedError(
+                "A .keras file can be imported only if it holds nothing but weights.",
+                received=f"{file}: {', '.join(sorted(more))}",
+                hint="Load it with keras.models.load_model, and import a file that its "
+                "save_weights wrote.",
+            )
+        return Path(archive.extract(_IN_KERAS, directory))

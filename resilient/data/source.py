@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-
 from resilient.backends.base import Backend
 from resilient.data import DataOptions
 from resilient.data.shard import ShardedData
@@ -177,6 +174,10 @@ def skip(batches: Iterator[Any], count: int, source: DataSource) -> Any:
         DataNotResumableError: The data ended too early.
     """
     logger.info("Replaying %s batches of %s", f"{count:,}", source.name)
+    # Only here: its time would be part of each start.
+    from rich.console import Console
+    from rich.progress import track
+
     steps = track(
         range(min(count, sys.maxsize)),  # the largest range
         description=f"Replaying {count:,} batches of {source.name}",

@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 
 from resilient.errors import message
 from resilient.serialization import Encoded
+from resilient.telemetry.events import KILLED
 
 VARIABLE = "RESILIENT_PEER_TIMEOUT"
 _TIMEOUT = 60.0
@@ -109,7 +110,7 @@ class Channel:
         try:
             why = self._until_farewell()
         except EOFError:
-            why = "it ended without reporting an error (killed, or memory ran out?)"
+            why = f"it was {KILLED}: it reported no end (did memory run out?)"
         except BlockingIOError:
             why = f"it sent no heartbeat for {self._timeout:g} seconds"
         except OSError as error:

@@ -25,6 +25,8 @@ def replica_components(variable: Any) -> dict[int, Any]:
 
 def of_each_replica(value: Any) -> Any:
     """A tuple of what each replica in this process has; others than these unchanged."""
+    if BACKEND == "jax" and not getattr(value, "is_fully_addressable", True):
+        return tuple(shard.data for shard in value.addressable_shards)
     if BACKEND != "tensorflow":
         return value
     import tensorflow as tf

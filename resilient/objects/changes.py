@@ -9,6 +9,7 @@ import contextlib
 import enum
 import functools
 import re
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AnySet
@@ -28,7 +29,12 @@ from resilient.objects.walk import (
     unwrapped,
 )
 from resilient.serialization import Encoded, Entries, Entry, classes
-from resilient.serialization.json_values import NotEncodable, encode
+from resilient.serialization.json_values import (
+    NotEncodable,
+    decode,
+    encode,
+    has_order,
+)
 from resilient.state.settings import settings_of
 
 # Functions that a model makes, and what makes them, where that draws random numbers.
@@ -225,7 +231,24 @@ class _Pass:
         of_objects = kind == "ndarray" and value.dtype.hasobject
         if of_objects and not all(map(is_value, value.flat)):  # others may hold them
             raise _Lost(home, value)
-        return kind, encode(leaves.read(value, kind), self._arrays, _array_name(home))
+        plain = leaves.read(value, kind)
+        if isinstance(value, set) and has_order(value):
+            self._find_disorder(home, value, plain)
+        return kind, encode(plain, self._arrays, _array_name(home))
+
+    def _find_disorder(self, home: str, value: set[Any], plain: set[Any]) -> None:
+        """Name a set that a resumed run may iterate over, or pop from, in other order.
+
+        Not one that has only grown, and is the same where the items of its copy, which
+        is saved, are added anew.
+        """
+        node, new = self._tree.homes.get(home), set(iter(plain))
+        kept = set() if node is None or node.kept is None else decode(*node.kept)
+        before = self._tree.sets.get(home, kept)
+        self._tree.sets[home] = new
+        alike = list(new) == list(value) and sys.getsizeof(new) == sys.getsizeof(value)
+        if not (alike and before <= new):
+            self._tree.lost[f"{self._tree.label(home)} (the order of a set)"] = None
 
     def _long(self, node: Node, value: Any, mark: str | None) -> Entry:
         now = items_of(value)

@@ -159,7 +159,7 @@ def write(value: Any, kind: str, plain: Any) -> None:
     elif kind == "value":
         _require(type(value) is type(plain) or isinstance(value, set))
         value.clear()
-        value.update(plain) if isinstance(value, set) else value.extend(plain)
+        value.update(list(plain)) if isinstance(value, set) else value.extend(plain)
     elif kind == "tensor":
         tensor = unpack(plain)
         _require_alike(value, tensor)

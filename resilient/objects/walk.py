@@ -113,6 +113,7 @@ class Walk:
         own: Ids of variables that are saved elsewhere.
         known: Classes of which new objects can be made.
         lost: Names of what no checkpoint holds.
+        sets: The items of changed sets at the last capture, by home.
         baked: Names of what changed although traced steps had read it before.
     """
 
@@ -139,6 +140,7 @@ class Walk:
         self.own: AnySet[int] = frozenset()
         self.known: Known = Known()
         self.lost: dict[str, None] = {}
+        self.sets: dict[str, set[Any]] = {}
         self.baked: dict[str, None] = {}
         self._unbuilt: list[Node] = []
         self._learning = False

@@ -9,8 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from resilient.errors import message
-from resilient.policies import KeepPolicy, SavePolicy, every, latest, one_per
+from resilient.policies import every, latest, one_per
 
 _SECONDS = 600  # TensorFlow's default where neither is given
 _ALWAYS = 10_000  # hours, TensorFlow's default: in effect, never
@@ -28,14 +27,15 @@ class RunConfig:
     Args:
         model_dir: The ``checkpoint_dir``.
         save_checkpoints_steps: Number of batches between saves.
-        save_checkpoints_secs: Seconds between saves; 600 if neither is given.
+        save_checkpoints_secs: Seconds between saves; 600 if neither is given, and
+            whichever comes first if both are.
         keep_checkpoint_max: How many of the newest checkpoints to keep; None or 0 keeps
             all.
         keep_checkpoint_every_n_hours: Also keep one checkpoint per interval of this
             length.
 
     Raises:
-        ValueError: Both steps and seconds are given, or one is not positive.
+        ValueError: One is not positive.
     """
 
     model_dir: str | os.PathLike[str]
@@ -45,35 +45,18 @@ class RunConfig:
     keep_checkpoint_every_n_hours: float = _ALWAYS
 
     def __post_init__(self) -> None:
-        steps, seconds = self.save_checkpoints_steps, self.save_checkpoints_secs
-        if steps is not None and seconds is not None:
-            raise ValueError(
-                message(
-                    "A RunConfig saves by steps or by seconds, not by both.",
-                    received=f"save_checkpoints_steps={steps}, "
-                    f"save_checkpoints_secs={seconds}",
-                    hint="Give only one, or pass save_freq=every(steps=...) | "
-                    "every(seconds=...) to fit.",
-                )
-            )
-        self.options()
+        self.options()  # which refuses wrong ones
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments for ``fit`` and ``ResilientFit``."""
+        steps, seconds = self.save_checkpoints_steps, self.save_checkpoints_secs
+        if steps is None and seconds is None:
+            seconds = _SECONDS
+        keep = latest(self.keep_checkpoint_max or sys.maxsize)
+        if self.keep_checkpoint_every_n_hours < _ALWAYS:
+            keep |= one_per(hours=self.keep_checkpoint_every_n_hours)
         return {
             "checkpoint_dir": self.model_dir,
-            "save_freq": self._save_freq(),
-            "keep": self._keep(),
+            "save_freq": every(steps=steps, seconds=seconds),
+            "keep": keep,
         }
-
-    def _save_freq(self) -> SavePolicy:
-        if self.save_checkpoints_steps is not None:
-            return every(steps=self.save_checkpoints_steps)
-        seconds = self.save_checkpoints_secs
-        return every(seconds=_SECONDS if seconds is None else seconds)
-
-    def _keep(self) -> KeepPolicy:
-        newest = latest(self.keep_checkpoint_max or sys.maxsize)
-        if self.keep_checkpoint_every_n_hours >= _ALWAYS:
-            return newest
-        return newest | one_per(hours=self.keep_checkpoint_every_n_hours)

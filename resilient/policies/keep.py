@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Literal, Protocol
 
 from resilient.errors import message, require_integer, require_number
@@ -17,11 +16,11 @@ Mode = Literal["auto", "min", "max"]
 
 # Endings of metric names whose direction is clear. Similarities are left out on
 # purpose: Keras's cosine_similarity is both a metric (higher is better) and a loss.
-_MORE_IS_BETTER = re.compile(
+_MORE = re.compile(
     r"(^|_)(acc|accuracy|auc|precision|recall|sensitivity|specificity|f1|f1_score|"
     r"fbeta_score|r2|r2_score|iou|io_u|dice)(_\d+)?$"
 )
-_LESS_IS_BETTER = re.compile(
+_LESS = re.compile(
     r"(^|_)(loss|error|mse|mae|rmse|mape|msle|crossentropy|divergence|hinge|poisson|"
     r"logcosh|perplexity)(_\d+)?$"
 )
@@ -139,23 +138,21 @@ def best(n: int, monitor: str, mode: Mode = "auto") -> KeepPolicy:
         mode: ``"min"`` or ``"max"``; ``"auto"`` infers it from the metric's name.
 
     Raises:
-        TypeError: If ``n`` is not an integer or ``monitor`` not a string.
-        ValueError: If ``n`` is not positive, or the mode is unknown or cannot be
-            inferred.
+        TypeError: If ``n`` is not an integer.
+        ValueError: If ``n`` is not positive, ``monitor`` is not a string, or the mode
+            is unknown or cannot be inferred.
     """
-    if not isinstance(monitor, str):
-        raise TypeError(
-            message(
-                "`monitor` must be the name of a metric.",
-                received=repr(monitor),
-                hint='Name a metric that `fit` logs, such as monitor="val_loss".',
-            )
-        )
-    if mode == "auto":
-        mode = _direction(monitor)
-    if mode not in ("min", "max"):
+    if mode == "auto":  # Keras numbers repeated metrics: "auc_1" is still an auc
+        more, less = (each.search(f"{monitor}".lower()) for each in (_MORE, _LESS))
+        mode = "max" if more else "min" if less else mode
+    if not isinstance(monitor, str) or mode not in ("min", "max"):
         raise ValueError(
-            message('`mode` must be "min", "max" or "auto".', received=repr(mode))
+            message(
+                "best(...) needs the name of a metric, and whether less or more of it "
+                "is better.",
+                received=f"monitor={monitor!r}, mode={mode!r}",
+                hint='Pass mode="min" or mode="max" if the name does not say it.',
+            )
         )
     return KeepPolicy(bests=(Best(require_integer(n, "best(...)"), monitor, mode),))
 
@@ -179,61 +176,25 @@ def _one_per(checkpoints: Iterable[HasMetrics], seconds: float) -> set[int]:
     return set(kept)
 
 
-def _direction(monitor: str) -> Literal["min", "max"]:
-    # Keras numbers repeated metrics: "auc_1" is still an auc.
-    if _MORE_IS_BETTER.search(monitor.lower()):
-        return "max"
-    if _LESS_IS_BETTER.search(monitor.lower()):
-        return "min"
-    raise ValueError(
-        message(
-            "The name of this metric does not say whether higher or lower is better.",
-            received=f"monitor={monitor!r}",
-            hint='Pass mode="min" or mode="max".',
-        )
-    )
-
-
-_OF_VALIDATION = "val_"
-
-
-class MonitoredMetrics:
-    """The metrics that a keep policy monitors, until each has been logged once.
+def unlogged(
+    missing: set[str], logs: Mapping[str, float] | None, *, validates: bool
+) -> ValueError | None:
+    """The error to raise at the end of an epoch, if a metric can no longer be logged.
 
     Args:
-        names: Their names.
+        missing: Monitored metrics that no epoch has logged so far; the set is updated.
+        logs: What the epoch logged; an epoch without logs proves nothing.
+        validates: Whether a later epoch may be validated if this one was not.
     """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._missing = set(names)
-
-    def error(
-        self, logs: Mapping[str, float] | None, *, validates: bool
-    ) -> ValueError | None:
-        """The error to raise at the end of an epoch, if one can no longer be logged.
-
-        Args:
-            logs: What the epoch logged; an epoch without logs proves nothing.
-            validates: Whether a later epoch may be validated if this one was not.
-        """
-        self._missing -= set(logs or ())
-        if not logs:
-            return None
-        validated = any(name.startswith(_OF_VALIDATION) for name in logs)
-        certain = validated or not validates
-        for name in sorted(self._missing):
-            if certain or not name.startswith(_OF_VALIDATION):
-                return _unknown(name, list(logs))
-        return None
-
-
-def _unknown(name: str, logged: list[str]) -> ValueError:
-    close = get_close_matches(name, logged, n=1, cutoff=0.5)
-    hint = f'Did you mean "{close[0]}"?' if close else "Name one of these."
-    return ValueError(
-        message(
-            f'keep=best(...) monitors "{name}", which the epoch did not log.',
-            received=f"metrics {', '.join(logged)}",
-            hint=f"{hint} Correct it and run again.",
-        )
-    )
+    missing.difference_update(logs or ())
+    waits = validates and not any(name.startswith("val_") for name in logs or ())
+    for name in sorted(missing):
+        if logs and not (waits and name.startswith("val_")):
+            return ValueError(
+                message(
+                    f'keep=best(...) monitors "{name}", which the epoch did not log.',
+                    received=f"metrics {', '.join(logs)}",
+                    hint="Name one of these, and run again.",
+                )
+            )
+    return None

@@ -5,8 +5,6 @@ adaptive(overhead=0.01)
 """
 
 import math
-import statistics
-from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
@@ -127,14 +125,6 @@ def every(
         TypeError: If an interval has the wrong type.
         ValueError: If there is no interval, or one is not positive.
     """
-    if all(value is None for value in (epochs, steps, seconds, minutes)):
-        raise ValueError(
-            message(
-                "`every` needs an interval.",
-                received="every()",
-                hint="Give one or more of epochs=, steps=, seconds= and minutes=.",
-            )
-        )
     policy = SavePolicy()
     if epochs is not None:
         policy |= SavePolicy(epochs=(require_integer(epochs, "every(epochs=...)"),))
@@ -144,6 +134,9 @@ def every(
         policy |= SavePolicy(seconds=require_number(seconds, "every(seconds=...)"))
     if minutes is not None:
         policy |= SavePolicy(seconds=60 * require_number(minutes, "every(minutes=...)"))
+    if policy == SavePolicy():
+        todo = "Give one or more of epochs=, steps=, seconds= and minutes=."
+        raise ValueError(message("`every` needs an interval.", hint=todo))
     return policy
 
 
@@ -162,12 +155,7 @@ def adaptive(*, overhead: float = 0.02, mtbf: float = 3600.0) -> SavePolicy:
         TypeError: If one of them is not a number.
         ValueError: If one is not positive, or the share is 1 or more.
     """
-    share = require_number(overhead, "adaptive(overhead=...)")
-    if share >= 1:
-        what = "adaptive(overhead=...) must be a share of the training time, below 1."
-        raise ValueError(
-            message(what, received=share, hint="Use a number such as 0.02.")
-        )
+    share = require_number(overhead, "adaptive(overhead=...)", below=1)
     each = Adaptive(overhead=share, mtbf=require_number(mtbf, "adaptive(mtbf=...)"))
     return SavePolicy(epochs=(1,), autos=(each,))
 
@@ -186,74 +174,5 @@ def save_policy(value: str | int | SavePolicy) -> SavePolicy:
         return every(epochs=1)
     if not isinstance(value, str):
         return every(steps=require_integer(value, "save_freq", or_else=_OR_ELSE))
-    raise ValueError(
-        message(
-            f"`save_freq` must be a number of batches{_OR_ELSE}.", received=repr(value)
-        )
-    )
-
-
-_KEPT = 5  # last saves, so that an outlier does not count
-
-
-class CostMeter:
-    """Measures saves, in seconds on a monotonic clock.
-
-    Attributes:
-        cost: The cost of a save; None until one has been measured.
-        slowest: The longest save so far, from snapshot to disk; None before the first.
-        latest: The last batch at which nothing was being written.
-    """
-
-    def __init__(self) -> None:
-        self.cost: Cost | None = None
-        self.slowest: float | None = None
-        self.write = 0.0  # seconds that the last write took, set by its thread
-        self._pace: float | None = None  # seconds a batch, with nothing being written
-        self._free: tuple[float, Progress] | None = None  # nothing is written since
-        self.latest: tuple[float, Progress] | None = None
-        self._writing: tuple[float, Progress, float] | None = None
-        self._costs: deque[float] = deque(maxlen=_KEPT)
-        self._writes: deque[float] = deque(maxlen=_KEPT)
-
-    def batch(self, now: float, progress: Progress, *, busy: bool) -> None:
-        """A batch or an epoch is done; ``busy`` while a save is being written."""
-        if busy:
-            return
-        if self._writing is not None:
-            self._written(now, progress, *self._writing)
-            self._writing = None
-        if self._free is None or self._free[1].epoch != progress.epoch:
-            self._note_pace()
-            self._free = (now, progress)
-        self.latest = (now, progress)
-
-    def saved(self, now: float, progress: Progress, stall: float) -> None:
-        """A snapshot was taken, and will be written.
-
-        Args:
-            now: When training continues.
-            progress: Where it is.
-            stall: How long it waited.
-        """
-        self._note_pace()
-        self._free, self._writing = None, (now, progress, stall)
-
-    def _note_pace(self) -> None:
-        if self._free is None or self.latest is None:
-            return
-        (since, first), (until, last) = self._free, self.latest
-        if last.epoch == first.epoch and last.step > first.step:
-            self._pace = (until - since) / (last.step - first.step)
-
-    def _written(
-        self, now: float, progress: Progress, since: float, at: Progress, stall: float
-    ) -> None:
-        lost = self.write  # at most; the pace may say less
-        if self._pace is not None and progress.epoch == at.epoch:
-            usual = self._pace * (progress.step - at.step)
-            lost = min(lost, max(0.0, now - since - usual))
-        self._costs.append(stall + lost)
-        self._writes.append(self.write)
-        self.cost = Cost(statistics.median(self._costs), max(self._writes))
-        self.slowest = max(stall + self.write, self.slowest or 0.0)
+    what = f"`save_freq` must be a number of batches{_OR_ELSE}."
+    raise ValueError(message(what, received=repr(value)))

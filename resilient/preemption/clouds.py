@@ -1,31 +1,119 @@
 """Ask a cloud provider whether it is about to reclaim this machine.
 
 Each function creates a probe for ``resilient.Preemption(notices=...)``. A probe asks
-the cloud's metadata server one question, and waits for the whole answer no longer than
-its timeout. An answer that does not match the cloud's documentation is an error; it
-never counts as a notice, nor as its absence.
+the cloud's metadata server, past any proxy and without following redirects. An answer
+that does not match the cloud's documentation is an error; it never counts as a notice,
+nor as its absence.
 
 Advice to move elsewhere (AWS's rebalance recommendation, Azure maintenance that a
 machine survives) is not a notice.
 """
 
-import json
+import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from resilient.errors import message
-from resilient.preemption.metadata_server import Answer, ask, checked, odd
+from resilient.serialization.schema import from_json, parse
+
+T = TypeVar("T")
 
 # Returns the text of a notice, or None. OSError or ValueError: no valid answer.
 Probe = Callable[[], str | None]
 
+_LONGEST = 2**20  # bytes of the longest answer
+
+_GCE = "/computeMetadata/v1/instance/preempted"
+_AWS_TOKEN = "/latest/api/token"  # noqa: S105  # a path
+_AWS_NOTICE = "/latest/meta-data/spot/instance-action"
+_AWS_SECONDS = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
 _AZURE = {"Metadata": "true"}
 _AZURE_EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
 _AZURE_NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
-_AWS_TOKEN = "/latest/api/token"  # noqa: S105  # a path
-_AWS_NOTICE = "/latest/meta-data/spot/instance-action"
-_AWS_TOKEN_SECONDS = 6 * 60 * 60  # the longest that AWS allows
+
+
+@dataclass(frozen=True)
+class _AwsNotice:
+    """What AWS is going to do with a spot instance."""
+
+    action: str
+    time: str
+
+
+@dataclass(frozen=True)
+class _AzureEvent:
+    """A scheduled event of Azure; ``NotBefore`` is empty once it has started."""
+
+    EventType: str
+    Resources: list[Any]
+    NotBefore: str | None = None
+
+
+@dataclass(frozen=True)
+class _AzureEvents:
+    """All scheduled events of Azure."""
+
+    Events: list[_AzureEvent]
+
+
+class _Server:
+    """The metadata server of a cloud."""
+
+    def __init__(self, cloud: str, url: str, timeout: float) -> None:
+        self._cloud, self._url, self._timeout = cloud, url.rstrip("/"), timeout
+
+    def ask(
+        self, path: str, headers: dict[str, str], method: str = "GET"
+    ) -> tuple[HTTPResponse, str]:
+        """The answer to one question, and its text.
+
+        Args:
+            path: What is asked for.
+            headers: Those of the request.
+            method: That of the request.
+
+        Raises:
+            OSError: No answer in time, or one with a status other than 200;
+                FileNotFoundError with 404.
+            ValueError: It is not HTTP, not text, or too long; or the address is none.
+        """
+        host = urlsplit(self._url).netloc
+        with contextlib.closing(HTTPConnection(host, timeout=self._timeout)) as server:
+            try:
+                server.request(method, path, headers=headers)
+                response = server.getresponse()
+                body = response.read(_LONGEST)
+            except (HTTPException, ValueError) as error:
+                raise self.odd(repr(error)) from error
+            if not response.isclosed():
+                raise self.odd(f"more than {_LONGEST:,} bytes")
+        if response.status == HTTPStatus.OK:
+            return response, body.decode().strip()
+        missing = response.status == HTTPStatus.NOT_FOUND
+        cls = FileNotFoundError if missing else OSError
+        raise self.odd(f"status {response.status} from {path}", cls)
+
+    def parsed(self, text: str, schema: type[T]) -> T:
+        """The JSON in an answer."""
+        try:
+            return from_json(schema, parse(text))
+        except ValueError:
+            raise self.odd(text) from None
+
+    def odd(self, received: str, cls: type[Exception] = ValueError) -> Exception:
+        """The error for an answer that does not match the cloud's documentation."""
+        return cls(
+            message(
+                f"The metadata server of {self._cloud} did not answer as documented.",
+                received=f"{received[:200]!r} at {self._url}",
+                hint=f"Use this probe only on machines of {self._cloud} whose metadata "
+                "service is enabled, and check that nothing else uses its address.",
+            )
+        )
 
 
 def gce(*, url: str = "http://metadata.google.internal", timeout: float = 1.0) -> Probe:
@@ -35,19 +123,14 @@ def gce(*, url: str = "http://metadata.google.internal", timeout: float = 1.0) -
         url: The metadata server.
         timeout: Seconds to wait for it.
     """
-    path = checked(url) + "/computeMetadata/v1/instance/preempted"
+    server, flavor = _Server("GCE", url, timeout), "Metadata-Flavor"
+    means = {"FALSE": None, "TRUE": "GCE: this instance is being preempted"}
 
     def probe() -> str | None:
-        answer = ask("GET", path, {"Metadata-Flavor": "Google"}, timeout)
-        _expect_ok("GCE", answer)
-        if answer.headers.get("Metadata-Flavor") != "Google":
-            raise odd("GCE", answer, "no header Metadata-Flavor: Google")
-        match answer.text.strip():
-            case "FALSE":
-                return None
-            case "TRUE":
-                return "GCE: this instance is being preempted"
-        raise odd("GCE", answer, answer.text)
+        response, text = server.ask(_GCE, {flavor: "Google"})
+        if response.getheader(flavor) != "Google" or text not in means:
+            raise server.odd(text)
+        return means[text]
 
     return probe
 
@@ -61,27 +144,18 @@ def aws(*, url: str = "http://169.254.169.254", timeout: float = 1.0) -> Probe:
         url: The metadata server.
         timeout: Seconds to wait for each of its answers.
     """
-    server = checked(url)
-    token = ""
-
-    def ask_for_notice() -> Answer:
-        headers = {"X-aws-ec2-metadata-token": token}
-        return ask("GET", server + _AWS_NOTICE, headers, timeout)
+    server = _Server("AWS", url, timeout)
 
     def probe() -> str | None:
-        nonlocal token
-        token = token or _aws_token(server, timeout)
-        answer = ask_for_notice()
-        if answer.status == HTTPStatus.UNAUTHORIZED:  # it has expired
-            token = _aws_token(server, timeout)
-            answer = ask_for_notice()
-        if answer.status == HTTPStatus.NOT_FOUND:  # as documented: no notice
+        _, token = server.ask(_AWS_TOKEN, _AWS_SECONDS, "PUT")
+        try:
+            _, text = server.ask(_AWS_NOTICE, {"X-aws-ec2-metadata-token": token})
+        except FileNotFoundError:  # as documented: no notice
             return None
-        _expect_ok("AWS", answer)
-        notice = _object("AWS", answer)
-        action = _words("AWS", answer, notice.get("action"))
-        when = _words("AWS", answer, notice.get("time"))
-        return f"AWS: this spot instance gets the action {action!r} at {when}"
+        found = server.parsed(text, _AwsNotice)
+        return (
+            f"AWS: this spot instance gets the action {found.action!r} at {found.time}"
+        )
 
     return probe
 
@@ -99,78 +173,21 @@ def azure(*, url: str = "http://169.254.169.254", timeout: float = 1.0) -> Probe
         url: The metadata server.
         timeout: Seconds to wait for each of its answers.
     """
-    server = checked(url)
+    server = _Server("Azure", url, timeout)
+
+    def names_this_machine(event: _AzureEvent) -> bool:
+        try:
+            _, name = server.ask(_AZURE_NAME, _AZURE)
+        except (OSError, ValueError):
+            return True
+        return name.lower() in [str(one).lower() for one in event.Resources]
 
     def probe() -> str | None:
-        answer = ask("GET", server + _AZURE_EVENTS, _AZURE, timeout)
-        _expect_ok("Azure", answer)
-        events = _object("Azure", answer).get("Events")
-        if not isinstance(events, list):
-            raise odd("Azure", answer, answer.text)
-        for event in events:
-            notice = _azure_notice(answer, event)
-            if notice and _azure_is_among(event["Resources"], server, timeout):
-                return notice
+        _, text = server.ask(_AZURE_EVENTS, _AZURE)
+        for event in server.parsed(text, _AzureEvents).Events:
+            kind, when = event.EventType, event.NotBefore or "now"
+            if kind in ("Preempt", "Terminate") and names_this_machine(event):
+                return f"Azure: {kind} of this machine, not before {when}"
         return None
 
     return probe
-
-
-def _aws_token(server: str, timeout: float) -> str:
-    headers = {"X-aws-ec2-metadata-token-ttl-seconds": str(_AWS_TOKEN_SECONDS)}
-    answer = ask("PUT", server + _AWS_TOKEN, headers, timeout)
-    _expect_ok("AWS", answer)
-    return _words("AWS", answer, answer.text.strip())
-
-
-def _azure_notice(answer: Answer, event: object) -> str | None:
-    """The notice in an event, if it ends the machines that it names."""
-    if not isinstance(event, dict):
-        raise odd("Azure", answer, event)
-    kind = _words("Azure", answer, event.get("EventType"))
-    if kind not in ("Preempt", "Terminate"):
-        return None
-    if not isinstance(event.get("Resources"), list):
-        raise odd("Azure", answer, event)
-    # Once it has started, there is no time left.
-    when = _words("Azure", answer, event.get("NotBefore") or "now")
-    return f"Azure: {kind} of this machine, not before {when}"
-
-
-def _azure_is_among(names: list[object], server: str, timeout: float) -> bool:
-    try:
-        answer = ask("GET", server + _AZURE_NAME, _AZURE, timeout)
-        _expect_ok("Azure", answer)
-        name = _words("Azure", answer, answer.text.strip())
-    except (OSError, ValueError):
-        return True
-    return name.lower() in [str(one).lower() for one in names]
-
-
-def _expect_ok(cloud: str, answer: Answer) -> None:
-    if answer.status != HTTPStatus.OK:
-        raise OSError(
-            message(
-                f"The metadata server of {cloud} did not answer as expected.",
-                received=f"status {answer.status} from {answer.url}",
-                hint=f"Use this probe only on machines of {cloud} whose metadata "
-                "service is enabled.",
-            )
-        )
-
-
-def _object(cloud: str, answer: Answer) -> dict[str, Any]:
-    try:
-        found = json.loads(answer.text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise odd(cloud, answer, answer.text)
-    return found
-
-
-def _words(cloud: str, answer: Answer, value: object) -> str:
-    """A short text, safe for a header and for one line of a log."""
-    if isinstance(value, str) and 0 < len(value) <= 500 and value.isprintable():
-        return value
-    raise odd(cloud, answer, value)

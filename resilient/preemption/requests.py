@@ -10,10 +10,10 @@ workers forked meanwhile get the previous handlers, except that they ignore SIGI
 which Ctrl-C sends to them too: otherwise they would be gone before the save.
 """
 
-import _thread
 import contextlib
 import logging
 import math
+import os
 import signal
 import threading
 import time
@@ -23,14 +23,102 @@ from types import FrameType
 from typing import Any
 
 from resilient.display import in_ipython
-from resilient.errors import CellStopped, Interrupted, Preempted, TrainingStopped
-from resilient.forked import in_forked_child
+from resilient.errors import (
+    CellStopped,
+    Interrupted,
+    Preempted,
+    TrainingStopped,
+    message,
+    require_number,
+)
+from resilient.preemption.clouds import Probe
 from resilient.progress import Progress
 
 logger = logging.getLogger(__name__)
 
+# SIGTERM: schedulers and clouds. SIGINT: Ctrl-C. SIGUSR1: SLURM, if a job asks for it;
+# Windows has none.
+_NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
+SIGNALS = tuple(signal.Signals[n] for n in _NAMES if hasattr(signal, n))
+_NOT_HANDLED = {getattr(signal, name, None) for name in ("SIGKILL", "SIGSTOP")}
+
 STOP_FILE = "stop file"  # the reason if somebody touched it
 RESERVE = 1.0  # seconds of a grace period that are kept for stopping
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """How training can be asked to save and stop.
+
+    Attributes:
+        signals: Signals that ask it to save and stop. A second SIGINT stops at once.
+            Signals that the process ignores stay ignored. Signals reach only training
+            in the main thread.
+        grace_period: Seconds between a request and the end of the process. The last
+            second is reserved for stopping: a save that would run into it is not
+            started. SIGINT and the file ``stop`` set no deadline.
+        notices: Functions that ask a cloud provider whether it is about to reclaim this
+            machine, such as ``resilient.clouds.gce()``. They return None or a string. A
+            background thread calls them every 5 seconds.
+
+    Raises:
+        TypeError: An attribute has the wrong type.
+        ValueError: A signal that no process can handle, or a period that is not
+            positive.
+    """
+
+    signals: Iterable[signal.Signals] = SIGNALS
+    grace_period: float = 30.0
+    notices: Iterable[Probe] = ()
+
+    def __post_init__(self) -> None:
+        period = require_number(self.grace_period, "Preemption(grace_period=...)")
+        todo = "Use members of signal.Signals, such as (signal.SIGTERM,)."
+        signals = _each_once(self.signals, "signals", _is_integer, todo)
+        unusable = set(signals) - (signal.valid_signals() - _NOT_HANDLED)
+        if unusable:
+            what = "Preemption(signals=...) needs signals that a process can handle."
+            raise ValueError(message(what, received=unusable, hint=todo))
+        todo = "Use functions, such as (resilient.clouds.aws(),), with the parentheses."
+        notices = _each_once(self.notices, "notices", callable, todo)
+        object.__setattr__(self, "signals", tuple(map(signal.Signals, signals)))
+        object.__setattr__(self, "notices", notices)
+        object.__setattr__(self, "grace_period", period)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _each_once(
+    value: object, name: str, fits: Callable[[object], bool], todo: str
+) -> tuple[Any, ...]:
+    """The members of a collection without duplicates; otherwise TypeError."""
+    if isinstance(value, Iterable):
+        each_once = tuple(dict.fromkeys(value))
+        if all(map(fits, each_once)):
+            return each_once
+    raise TypeError(
+        message(
+            f"Preemption({name}=...) must be a collection of {name}.",
+            received=repr(value),
+            hint=todo,
+        )
+    )
+
+
+def checked_preemption(value: object) -> Preemption | None:
+    """``preemption`` if it is valid; otherwise TypeError."""
+    if value is None or isinstance(value, Preemption):
+        return value
+    raise TypeError(
+        message(
+            "`preemption` must be a Preemption or None.",
+            received=repr(value),
+            hint="Pass resilient.Preemption(...), or None to watch neither signals "
+            "nor notices.",
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -106,7 +194,7 @@ def listening(
         )
         yield
         return
-    received: dict[signal.Signals, int] = {}
+    received: list[signal.Signals] = []
     before: dict[signal.Signals, Any] = {}
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -114,21 +202,17 @@ def listening(
         if error is not None:
             raise error
         which = signal.Signals(number)
-        received[which] = received.get(which, 0) + 1
-        if which is signal.SIGINT and received[which] > 1 and callable(before[which]):
-            before[which](number, frame)  # Python's own raises KeyboardInterrupt
         interactive = which is signal.SIGINT
+        if interactive and which in received and callable(before[which]):
+            before[which](number, frame)  # Python's own raises KeyboardInterrupt
+        received.append(which)
         requests.ask_to_stop(which.name, math.inf if interactive else grace)
 
     for which in signals:
         handler = signal.getsignal(which)
-        if handler in (signal.SIG_IGN, None):
-            logger.info(
-                "%s is not watched, because this process ignores it.", which.name
-            )
-            continue
-        before[which] = handler
-        signal.signal(which, handle)
+        if handler not in (signal.SIG_IGN, None):
+            before[which] = handler
+            signal.signal(which, handle)
     outer = dict(_replaced)
     _replaced.update({which: before[which] for which in before if which not in outer})
     try:
@@ -138,13 +222,12 @@ def listening(
         _replaced.update(outer)
         for which, handler in before.items():
             signal.signal(which, handler)
-        for which in received:
+        for which in dict.fromkeys(received):
             handler = before[which]
             if callable(handler) and handler is not signal.default_int_handler:
                 handler(which, None)
 
 
-@in_forked_child
 def _restore_in_child() -> None:
     for which, handler in _replaced.items():
         ignored = which is signal.SIGINT
@@ -152,14 +235,13 @@ def _restore_in_child() -> None:
     _replaced.clear()
 
 
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=_restore_in_child)
+
+
 def wake_main_thread(signals: Iterable[signal.Signals]) -> None:
-    """Make the handler run, even while the main thread waits for something."""
-    for which in signals:
-        if which in _replaced:
-            main = threading.main_thread().ident
-            assert main is not None
-            if hasattr(signal, "pthread_kill"):
-                signal.pthread_kill(main, which)
-            else:  # Windows: the main thread's wait goes on
-                _thread.interrupt_main(which)
-            return
+    """Make the handler run, even while the main thread waits; Windows cannot."""
+    main = threading.main_thread().ident
+    handled = [which for which in signals if which in _replaced]
+    if handled and main is not None and hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(main, handled[0])

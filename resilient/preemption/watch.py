@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from resilient.errors import TrainingStopped
-from resilient.preemption.clouds import Probe
-from resilient.preemption.options import Preemption
 from resilient.preemption.requests import (
     STOP_FILE,
+    Preemption,
     Requests,
     listening,
     wake_main_thread,
@@ -36,7 +35,7 @@ _ASK_EVERY = 5.0  # seconds, as clouds advise
 
 
 class Watch:
-    """Watches one fit. A context: signals are handled and the thread runs inside.
+    """Watches one fit.
 
     Args:
         attempt: Identifies this attempt.
@@ -58,24 +57,17 @@ class Watch:
         request_save: Callable[[], None] = lambda: None,
     ) -> None:
         self.requests = requests or Requests()
-        self._leads = leads
-        self._request_save = request_save
+        self._leads, self._request_save = leads, request_save
         self._directory = directory
         self._preemption = preemption or Preemption(signals=(), notices=())
         named = os.environ.get(VARIABLE)
         paths = [Path(named)] if named else []
-        if leads:
-            paths.append(directory / HEARTBEAT)
+        paths += [directory / HEARTBEAT] if leads else []
         self._heart = Heartbeat(attempt, directory, paths)
-        self._over, self._wake = threading.Event(), threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="resilient-watch", daemon=True
-        )
+        self._over = threading.Event()
         self._ended_with: weakref.ref[TrainingStopped] | None = None
-        self._unreachable: set[Probe] = set()
-        self._stuck: set[str] = set()
+        self._warned: set[object] = set()  # probes that have failed
         self._interrupting = self._interrupted = False
-        self._around = contextlib.ExitStack()
 
     # Called by training, in its own thread. -------------------------------------------
 
@@ -86,8 +78,6 @@ class Watch:
 
     def beat(self, phase: Phase, progress: Progress | None = None) -> None:
         """Training goes on."""
-        if self._heart.phase == "starting":
-            self._wake.set()  # report the start at once: from now on silence is a hang
         self._heart.beat(phase, progress)
 
     @contextlib.contextmanager
@@ -145,66 +135,62 @@ class Watch:
 
     # Around a fit. --------------------------------------------------------------------
 
-    def __enter__(self) -> "Watch":
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Inside, signals are handled and the threads run.
+
+        Raises:
+            TrainingStopped: A request came just before the end.
+        """
         self.look()  # notice an earlier request before doing anything
         how = self._preemption
-        self._around.enter_context(
-            listening(how.signals, self.requests, how.grace_period, self._overdue)
-        )
-        self._thread.start()
-        if self._preemption.notices:
-            asking = threading.Thread(
-                target=self._ask_clouds, name="resilient-notices", daemon=True
-            )
-            asking.start()  # not waited for
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
-        self.disarm()
-        try:
-            self._over.set()
-            self._wake.set()
-            self._thread.join()
-            self._heart.beat("ended")
-            self._heart.write()
-            stop = self.requests.stop
-            if self._leads and stop is not None and stop.reason == STOP_FILE:
-                self._take(STOP)
-        finally:
-            self._around.close()
-        if error is None and self.stopping:  # asked just before fit returned
+        with listening(how.signals, self.requests, how.grace_period, self._overdue):
+            watching = self._repeat("resilient-watch", _LOOK_EVERY, self.look)
+            if how.notices:  # not waited for: clouds may hang
+                self._repeat("resilient-notices", _ASK_EVERY, self.ask)
+            try:
+                yield
+            finally:
+                self.disarm()
+                self._over.set()
+                watching.join()
+                self.beat("ended")
+                self._heart.write()
+                stop = self.requests.stop
+                if self._leads and stop is not None and stop.reason == STOP_FILE:
+                    self._take(STOP)
+        if self.stopping:
             self.stop(saved=True)
 
-    # On the thread. -------------------------------------------------------------------
+    def _repeat(
+        self, name: str, seconds: float, function: Callable[[], None]
+    ) -> threading.Thread:
+        """Call a function on a thread of this name until fit is over."""
 
-    def _run(self) -> None:
-        while not self._over.is_set():
-            self._wake.wait(_LOOK_EVERY)
-            self._wake.clear()
-            try:
-                self.look()
-            except Exception:  # whatever it was, the next look may succeed
-                logger.exception("The thread that watches the training failed")
+        def run() -> None:
+            while not self._over.is_set():
+                try:
+                    function()
+                except Exception:  # whatever it was, the next call may succeed
+                    logger.exception("The thread %s failed", name)
+                self._over.wait(seconds)
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    # On the threads. ------------------------------------------------------------------
 
     def look(self) -> None:
-        """Write the heartbeat, and look for requests."""
+        """Write the heartbeat, and notice requests."""
         self._heart.write()
         if self._leads:
-            self._look_for_files()
+            if self._take(SAVE):
+                self._request_save()
+            if os.path.lexists(self._directory / STOP):  # removed once it is obeyed
+                self.requests.ask_to_stop(STOP_FILE)
         if self.stopping and not self.requests.leaves():
             self._interrupt()
-
-    def _look_for_files(self) -> None:
-        if self._take(SAVE):
-            self._request_save()
-        if os.path.lexists(self._directory / STOP):  # removed once it is obeyed
-            self.requests.ask_to_stop(STOP_FILE)
-
-    def _ask_clouds(self) -> None:
-        """On its own thread, since a cloud may take long to answer."""
-        while not self._over.is_set():
-            self.ask()
-            self._over.wait(_ASK_EVERY)
 
     def ask(self) -> None:
         """Ask all clouds for notices."""
@@ -214,24 +200,19 @@ class Watch:
                 if notice is not None and not (isinstance(notice, str) and notice):
                     raise TypeError(f"it returned {notice!r}, not None or a string")
             except Exception as error:  # a silent cloud must not stop training
-                if probe not in self._unreachable:
-                    self._unreachable.add(probe)
+                if probe not in self._warned:
                     logger.warning("Cannot check for preemption notices: %s", error)
+                self._warned.add(probe)
                 continue
-            self._unreachable.discard(probe)
+            self._warned.discard(probe)
             if notice is not None:
                 self.requests.ask_to_stop(notice, self._preemption.grace_period)
 
     def _take(self, name: str) -> bool:
-        """Remove a touched file, and return whether it was there."""
+        """Remove a touched file; whether it was there."""
         try:
             (self._directory / name).unlink()
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            if name not in self._stuck:
-                self._stuck.add(name)
-                logger.warning("The file %s cannot be removed: %s", name, error)
+        except OSError:
             return False
         return True
 
@@ -240,12 +221,10 @@ class Watch:
 
         Not out of a save, and not again while the exception propagates.
         """
-        if self._interrupted or self._heart.phase in ("saving", "ended"):
-            return
-        self._interrupting = True
-        wake_main_thread(self._preemption.signals)
+        if not (self._interrupted or self._heart.phase in ("saving", "ended")):
+            self._interrupting = True
+            wake_main_thread(self._preemption.signals)
 
     def _overdue(self) -> BaseException | None:
-        if not self._interrupting or self._interrupted:
-            return None
-        return self._stopped(saved=False)
+        interrupts = self._interrupting and not self._interrupted
+        return self._stopped(saved=False) if interrupts else None

@@ -1,27 +1,73 @@
 """Starts the user's script with its runs in a scratch directory, and kills it."""
 
 import contextlib
-import json
 import os
+import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from resilient.errors import ResilientError
-from resilient.prove.moments import Moment
-from resilient.prove.recorded import STARTED, Place, events_below
+from resilient.prove.recorded import (
+    DIGEST,
+    STARTED,
+    Place,
+    Recorded,
+    events_below,
+    files_below,
+)
 from resilient.storage import scratch
-from resilient.storage.layout import HEARTBEAT
-from resilient.supervise.daemons import kill_daemons
-from resilient.telemetry import heartbeat
+from resilient.supervise.processes import end_all
+from resilient.telemetry.events import read_events
 
-_POLL = 0.005  # seconds
-_LOG = "output-{}.txt"
+_POLL = 0.02  # seconds
+_LAST = 0.9  # part of the training: later, nothing may be left to train
 _TAIL = 4000  # bytes of the output
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When to kill: some time after the script reaches a place.
+
+    Attributes:
+        reached: How many places; 0: the start of its first training.
+        delay: Seconds after that.
+        saved: Whether it also waits until there is a checkpoint to resume from.
+    """
+
+    reached: int
+    delay: float
+    saved: bool = False
+
+
+def moments(of: Recorded, kills: int, seed: int) -> list[Moment]:
+    """When to kill: at random steps and, every other time, at random times.
+
+    Most of the time, a script may compile its first step, or validate. The last kill
+    waits for a save: training may be faster than the first one.
+
+    Args:
+        of: What an uninterrupted run recorded.
+        kills: How many.
+        seed: Chooses them.
+    """
+    chosen, times, found = random.Random(seed), of.times, []
+    for number in range(kills):
+        part = chosen.uniform(0, _LAST)
+        step = int(part * (len(times) - 1))
+        at = chosen.uniform(*times[step : step + 2])
+        if number % 2:
+            at = times[0] + part * (times[-1] - times[0])
+        reached = bisect_right(times, at) - 1
+        found.append(Moment(reached, at - times[reached]))
+    found.sort(key=lambda each: (each.reached, each.delay))
+    return [*found[:-1], replace(found[-1], saved=True)]
 
 
 @dataclass(frozen=True)
@@ -31,22 +77,18 @@ class Ending:
     Attributes:
         status: Its exit status; negative for a signal, as in ``subprocess``.
         killed: Whether we killed it.
-        phase: What training was doing then, by its last heartbeat.
+        output: The file with its output.
         reached: The last place that it recorded.
         restored: Where it resumed, by run; a run that began anew is not there.
         went_on: The runs that it trained on from a checkpoint.
-        repeated: How many batches repeated after that, by run, where some could.
-        output: The file with its output.
     """
 
     status: int
     killed: bool
-    phase: str
+    output: Path
     reached: Place | None
     restored: Mapping[str, Place]
-    went_on: frozenset[str]
-    repeated: Mapping[str, int]
-    output: Path
+    went_on: set[str]
 
     @property
     def last_lines(self) -> str:
@@ -54,6 +96,15 @@ class Ending:
         with open(self.output, "rb") as file:
             file.seek(max(0, self.output.stat().st_size - _TAIL))
             return file.read().decode(errors="replace")
+
+    def resumed(self, before: "Ending") -> str:
+        """Describe where it resumed after a kill; empty if it did not train."""
+        run = "" if before.reached is None else before.reached.run
+        if run in self.restored:
+            return str(self.restored[run])
+        if self.reached is None and not self.restored:
+            return ""
+        return f"the start of {run}" if run not in ("", ".") else "the start"
 
 
 class Script:
@@ -63,51 +114,44 @@ class Script:
         command: The program and its arguments.
         directory: Where its runs go.
         variables: Added to its environment.
+        order: The places that it reaches without a kill, numbered, where they matter.
     """
 
     def __init__(
-        self, command: Sequence[str], directory: Path, variables: Mapping[str, str]
+        self,
+        command: Sequence[str],
+        directory: Path,
+        variables: Mapping[str, str],
+        order: Mapping[Place, int],
     ) -> None:
-        self._command, self.directory = command, directory
+        self._command, self.directory, self._order = command, directory, order
         self._variables = {**scratch.environment(directory), **variables}
         self._started = 0
 
-    def run(
-        self,
-        kill: Moment | None,
-        order: Mapping[Place, int],
-        tick: Callable[[int], None],
-    ) -> Ending:
-        """Run it until it ends or is killed.
-
-        Args:
-            kill: When to kill it; None: never.
-            order: The places that an uninterrupted run reaches, numbered.
-            tick: Called regularly with how many of them were reached.
+    def run(self, kill: Moment | None = None) -> Ending:
+        """Run it until it ends, or is killed at a moment.
 
         Raises:
             ResilientError: It cannot be started.
         """
         self._started += 1
-        output = self.directory / _LOG.format(self._started)
-        seen = _Tail(self.directory, order)
+        output, began = self.directory / f"output-{self._started}.txt", time.time()
         with open(output, "wb") as file:
             child = self._start(file)
         try:
-            killed = self._watch(child, kill, seen, tick)
+            killed = kill is not None and self._await(child, kill, began)
+            if not killed:
+                child.wait()
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)  # and what it has started
             child.wait()
-            kill_daemons(scratch.VARIABLE, str(self.directory))
-        seen.look(at_all=True)
+            end_all(f"{scratch.VARIABLE}={self.directory}\0")
         status = child.returncode
         killed = killed and status == -signal.SIGKILL  # and did not end just before
-        phase = self._phase(seen.last) if killed else ""
-        did = seen.last, seen.restored, frozenset(seen.went_on), seen.repeated
-        return Ending(status, killed, phase, *did, output)
+        return Ending(status, killed, output, *self._did(began))
 
-    def _start(self, output: IO[bytes]) -> "subprocess.Popen[bytes]":
+    def _start(self, output: IO[bytes]) -> Any:
         try:
             return subprocess.Popen(
                 self._command,
@@ -123,106 +167,49 @@ class Script:
                 received=f"{self._command[0]}: {error.strerror}",
             ) from error
 
-    def _watch(
-        self,
-        child: "subprocess.Popen[bytes]",
-        kill: Moment | None,
-        seen: "_Tail",
-        tick: Callable[[int], None],
-    ) -> bool:
+    def _await(self, child: Any, kill: Moment, began: float) -> bool:
+        """Wait for the moment to kill; whether it came before the end."""
         while child.poll() is None:
-            seen.look()
-            tick(seen.reached + 1)
-            if kill is not None and seen.passed(kill):
+            start = time.monotonic()
+            here = self._reached(began) >= kill.reached
+            if here and (not kill.saved or self._saved()):
                 time.sleep(kill.delay)
                 return child.poll() is None
-            time.sleep(_POLL)
+            time.sleep(max(_POLL, 4 * (time.monotonic() - start)))  # leaves it the CPU
         return False
 
-    def _phase(self, place: Place | None) -> str:
-        found = self.directory / ("" if place is None else place.run) / HEARTBEAT
-        beat = heartbeat.read(found)
-        return "starting" if beat is None else beat.phase
+    def _reached(self, began: float) -> int:
+        """How many places it has reached since it began; -1: it does not train yet."""
+        found, signs = [-1], (f'"{DIGEST}"', f'"{STARTED}"')
+        for run, folder, process in files_below(self.directory):
+            for event in deque(read_events(folder, process, having=signs), maxlen=1):
+                if event["time"] >= began:
+                    place = Place.of(run, process, event)
+                    trains = event["event"] != STARTED
+                    found.append(self._order.get(place, -1) + 1 if trains else 0)
+        return max(found)
 
+    def _saved(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
+        folders = [folder for _, folder, _ in files_below(self.directory)]
+        return any(any(read_events(each, having=['"saved"'])) for each in folders)
 
-class _Tail:
-    """Follows the events that a process of the script adds.
-
-    Attributes:
-        reached: The highest number of a place so far; -1: none.
-        last: The last place.
-        trains: Whether it has begun to train.
-        restored: Where it resumed, by run.
-        went_on: The runs that it trained on from there.
-        repeated: How many batches repeated there, by run.
-        saved: The runs that have a checkpoint to resume from.
-    """
-
-    def __init__(self, directory: Path, order: Mapping[Place, int]) -> None:
-        self._directory, self._order = directory, order
-        self._known = dict(events_below(directory))
-        self._read = {path: path.stat().st_size for path in self._known}
-        self._looked = 0.0
+    def _did(self, began: float) -> tuple[Place | None, dict[str, Place], set[str]]:
+        """What it reached, restored and trained on since it began."""
+        last, reached, restored = 0.0, None, dict[str, Place]()
+        went_on = set[str]()
         # Of each run and process: where it resumed, until it has trained.
-        self._waiting: dict[tuple[str, int], Place | None] = {}
-        self.reached, self.trains = -1, False
-        self.last: Place | None = None
-        self.restored: dict[str, Place] = {}
-        self.went_on, self.saved = set[str](), set[str]()
-        self.repeated: dict[str, int] = {}
-
-    def passed(self, moment: Moment) -> bool:
-        """Whether the place of a moment was reached."""
-        place = moment.place
-        if place is None:
-            return bool(self.saved) if moment.saved else self.trains
-        saved = not moment.saved or place.run in self.saved
-        return saved and self.reached >= moment.order
-
-    def look(self, *, at_all: bool = False) -> None:
-        """Read what is new; ``at_all``: in files that are new as well."""
-        now = time.monotonic()
-        if at_all or not self._known or now - self._looked > 20 * _POLL:
-            self._looked, self._known = now, dict(events_below(self._directory))
-        for path, process in self._known.items():
-            run = path.parent.relative_to(self._directory).as_posix()
-            for line in self._new_lines(path):
-                self._take(run, process, line)
-
-    def _new_lines(self, path: Path) -> list[bytes]:
-        read = self._read.get(path, 0)
-        try:
-            with open(path, "rb") as file:
-                if os.fstat(file.fileno()).st_size < read:  # another one by this name
-                    read = 0
-                file.seek(read)
-                new = file.read()
-        except FileNotFoundError:  # the script has deleted its run
-            new, read = b"", 0
-        lines, _, _ = new.rpartition(b"\n")
-        self._read[path] = read + len(lines) + bool(lines)
-        return lines.splitlines()
-
-    def _take(self, run: str, process: int, line: bytes) -> None:
-        try:
-            event = json.loads(line)
-        except ValueError:  # torn by a kill
-            return
-        place = Place.of(run, process, event)
-        if event["event"] == STARTED:
-            self.trains = True
-        elif event["event"] == "saved":
-            self.saved.add(run)
-        elif event["event"] == "restored":
-            self.saved.add(run)
-            if (run, process) not in self._waiting:  # once it has trained: a rollback
-                self._waiting[run, process] = self.restored[run] = place
-        elif event["event"] in ("repeated", "not repeated"):
-            self.repeated[run] = event["repeated"]
-        elif event["event"] == "digest":
-            self.last = place
-            self.reached = max(self.reached, self._order.get(place, -1))
-            since = self._waiting.get((run, process))
-            if since is not None and place.step > since.step:
-                self.went_on.add(run)
-            self._waiting[run, process] = None
+        waiting: dict[tuple[str, int], Place | None] = {}
+        for place, event in events_below(self.directory):
+            of = place.run, place.process
+            if event["time"] < began:
+                continue
+            if event["event"] == "restored" and of not in waiting:  # and no rollback
+                waiting[of] = restored[place.run] = place
+            elif event["event"] == DIGEST:
+                since, waiting[of] = waiting.get(of), None
+                if since is not None and place.step > since.step:
+                    went_on.add(place.run)
+                if event["time"] >= last:
+                    last, reached = event["time"], place
+        return reached, restored, went_on

@@ -1,240 +1,207 @@
-"""Draws the charts of one run with Altair.
+"""Draws the charts of a report as HTML and SVG, which need no script.
 
-Charts get values in long form only: names from files never become field names or parts
-of expressions.
+Places are percentages, so that a chart takes the width that it gets; colours and dashes
+are those of ``page.css``. Names and texts come from untrusted files, so ``tag`` escapes
+all of them.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+from xml.etree import ElementTree as ET
 
-import altair as alt
-
-from resilient.display import duration, size
+from resilient.display import duration
 from resilient.errors import printable
-from resilient.report.bars import Timeline, timeline
-from resilient.report.curves import Curve
-from resilient.report.facts import RunFacts, Saved
-from resilient.report.look import DASHES, PARTS, SERIES, SHAPES, color
-from resilient.telemetry.accounting import Span
+from resilient.telemetry.goodput import Span
 
-Chart = Any  # Altair's charts share no base class that mypy could check
-_MOST_SAVES = 1500
-_MOST_KILLS = 60
 _ROW = 26  # pixels per row of bars
+_UNITS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
+_MOST_DOTS = 200  # on a line
+_CROSS = "M-4.5-4.5L4.5 4.5M4.5-4.5L-4.5 4.5"
+
+Curves = Mapping[str, Sequence[tuple[int, float]]]  # steps and values, by name
+Labels = Sequence[tuple[float, str]]  # texts at places from 0 to 1
 
 
-def _finished(chart: Chart, *, height: int) -> Chart:
-    """A chart with the width common to all charts."""
-    return chart.properties(width="container", height=height)
+class End(NamedTuple):
+    """Where an attempt ended early; attempts count from 0."""
+
+    attempt: int
+    time: float
+    step: int
+    tip: str
 
 
-def _data_of(rows: Sequence[Mapping[str, Any]]) -> alt.Data:
-    """Rows as Altair's inline data."""
-    return alt.Data(values=[dict(row) for row in rows])
+class _Scale(NamedTuple):
+    """A range of numbers, and their places between 0 and 1."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, numbers: Iterable[float], margin: float = 0.0) -> "_Scale":
+        found = list(numbers)
+        low, high = min(found), max(found)
+        margin = margin * (high - low) or (abs(high) or 1.0) * (low == high)
+        return cls(low - margin, high + margin)
+
+    def at(self, number: float) -> float:
+        return (number - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """The places of up to eight round numbers, with their texts."""
+        rough = (self.high - self.low) / 8
+        power = 10.0 ** math.floor(math.log10(rough))
+        every = next(n * power for n in (1, 2, 5, 10) if n * power >= rough)
+        first, last = math.ceil(self.low / every), math.floor(self.high / every)
+        numbers = (n * every for n in range(first, last + 1))
+        return [(self.at(number), f"{number:,.6g}") for number in numbers]
 
 
-def _part_color() -> alt.Color:
-    """The colour of each part of the time; the page has its own legend."""
-    colors = [color(f"part-{name}") for name in PARTS]
-    scale = alt.Scale(domain=list(PARTS), range=colors)
-    return alt.Color("part:N", scale=scale, legend=None)
+def tag(kind: str, /, *content: ET.Element | str, **attributes: object) -> ET.Element:
+    """An element; ``class_`` stands for ``class``, and an underscore for a hyphen."""
+    made = ET.Element(kind)
+    for key, value in attributes.items():
+        made.set(key.rstrip("_").replace("_", "-"), printable(str(value)))
+    for each in content:
+        if isinstance(each, ET.Element):
+            made.append(each)
+        else:
+            made.text = printable(each)
+    return made
 
 
-def shares(parts: Mapping[str, float]) -> Chart:
-    """A bar that is divided into the parts of a run's time, in seconds."""
-    order, whole = list(PARTS), sum(parts.values()) or 1.0
-    rows = [
-        {
-            "part": part,
-            "order": order.index(part),
-            "share": seconds / whole,
-            "text": f"{duration(seconds)} ({seconds / whole:.1%})",
-        }
-        for part, seconds in parts.items()
-        if seconds
-    ]
-    base = alt.Chart(_data_of(rows)).mark_bar(height={"band": 0.7})
-    chart = base.encode(
-        x=alt.X(
-            "share:Q",
-            axis=alt.Axis(format="%", title="share of the time", tickCount=5),
-            scale=alt.Scale(domain=[0, 1]),
-        ),
-        color=_part_color(),
-        order="order:Q",
-        tooltip=_tips(part="part", text="time"),
-    )
-    return _finished(chart, height=_ROW + 8)
+def shares(parts: Mapping[str, float]) -> ET.Element:
+    """A bar that is divided into the parts of a run's time."""
+    whole, begin, bars = sum(parts.values()), 0.0, []
+    for part, seconds in parts.items():
+        end = begin + seconds / whole
+        tip = f"{part}: {duration(seconds)} ({seconds / whole:.1%})"
+        bars.append(_bar(part, begin, end, _ROW / 2, tip))
+        begin = end
+    caption = "How the time of all attempts divides into parts"
+    return _figure(caption, _keys(parts), _ROW, bars)
 
 
-def attempts(facts: RunFacts) -> tuple[Chart, Timeline]:
-    """A row of bars for each attempt, with a cross where one ended early."""
-    drawn = timeline(facts.spans())
-    order = [str(n) for n in range(drawn.first + 1, len(facts.goodput.attempts) + 1)]
-    y = alt.Y("attempt:N", sort=order, title=None, scale=alt.Scale(domain=order))
-    axis = alt.Axis(title="time (UTC)", format=_TIMES, labelOverlap="greedy")
-    x = alt.X("begin:T", axis=axis, scale=alt.Scale(type="utc"))
-    heights = [each[2] for each in PARTS.values()]
-    bar_height = alt.Scale(type="ordinal", domain=list(PARTS), range=heights)
-    bars = alt.Chart(_data_of([_bar(span) for span in drawn.bars])).mark_bar()
-    bars = bars.encode(
-        x=x,
-        x2="end:T",
-        y=y,
-        color=_part_color(),
-        size=alt.Size("part:O", scale=bar_height, legend=None),
-        tooltip=_tips("attempt", part="part", text="time"),
-    )
-    crosses = alt.Chart(_data_of(_ends(facts, drawn.first)))
-    cross = {"shape": _CROSS, "size": 90, "strokeWidth": 2.5}
-    ends = crosses.mark_point(**cross, color=color("fault"), opacity=1).encode(
-        x=x, y=y, tooltip=_tips("attempt", kind="end", step="step")
-    )
-    return _finished(bars + ends, height=_ROW * max(1, len(order))), drawn
+def timeline(spans: Sequence[Span], ends: Iterable[End]) -> ET.Element:
+    """A row of bars for each attempt, and a cross where one ended early."""
+    count = spans[-1].attempt + 1
+    time = _Scale(spans[0].begin, max(span.end for span in spans))
+    whole = time.high - time.low
+    unit, length = next((u, n) for u, n in _UNITS.items() if whole >= 2 * n or n == 1)
+    drawn = []
+    for span in _joined(spans, whole / 1000):
+        seconds = duration(span.end - span.begin)
+        tip = f"attempt {span.attempt + 1:,}: {span.part}, {seconds}"
+        place = time.at(span.begin), time.at(span.end), (span.attempt + 0.5) * _ROW
+        drawn.append(_bar(span.part, *place, tip))
+    for end in ends:
+        drawn.append(_cross(time.at(end.time), (end.attempt + 0.5) * _ROW, end.tip))
+    across = _Scale(0.0, whole / length).ticks()
+    up = [((row + 0.5) / count, f"{row + 1:,}") for row in range(count)]
+    keys = [*_keys({span.part: 1.0 for span in spans}), _early_key()]
+    caption = f"What each attempt did, and when, in {unit}"
+    return _figure(caption, keys, _ROW * count, drawn, across=across, up=up)
 
 
-# A 24-hour clock.
-_TIMES = {
-    **dict.fromkeys(("hours", "minutes"), "%H:%M"),
-    "seconds": "%H:%M:%S",
-    "milliseconds": "%H:%M:%S.%L",
-    "date": "%b %d",
-}
-_CROSS = "M-1,-1L1,1M1,-1L-1,1"
+def _joined(spans: Iterable[Span], narrowest: float) -> list[Span]:
+    """Bars, with those that are too narrow to draw in the ones before them."""
+    bars: list[Span] = []
+    for span in spans:
+        last = bars[-1] if bars and bars[-1].attempt == span.attempt else None
+        narrow = span.end - span.begin < narrowest
+        if last is not None and (narrow or last.part == span.part):
+            bars[-1] = Span(last.attempt, last.part, last.begin, span.end)
+        else:
+            bars.append(span)
+    return bars
 
 
-def _bar(span: Span) -> dict[str, Any]:
-    return {
-        "attempt": str(span.attempt + 1),
-        "part": span.part,
-        "begin": span.begin * 1000,  # JavaScript's time
-        "end": span.end * 1000,
-        "text": duration(span.end - span.begin),
-    }
-
-
-def _ends(facts: RunFacts, first: int = 0) -> list[dict[str, Any]]:
-    """The ends of the attempts that did not finish the run."""
-    return [
-        {
-            "attempt": str(number),
-            "begin": each.ended * 1000,
-            "step": each.step,
-            "kind": each.outcome,
-        }
-        for number, each in enumerate(facts.goodput.attempts, 1)
-        if each.outcome not in ("ended", "unknown") and number > first
-    ]
-
-
-def metric(group: Sequence[Curve], facts: RunFacts) -> Chart:
-    """Curves of a metric, in training and validation, with a rule at each kill."""
-    named = {curve.name: curve for curve in group}
-    chart = _curves(named, title=group[0].group)
-    kills = _ends(facts)[-_MOST_KILLS:]
-    if not kills:
-        return _finished(chart, height=240)
-    rules = alt.Chart(_data_of(kills)).mark_rule(
-        color=color("fault"), strokeDash=[3, 3], opacity=0.8
-    )
-    rules = rules.encode(x="step:Q", tooltip=_tips("attempt", kind="end", step="step"))
-    crosses = alt.Chart(_data_of(kills)).mark_point(
-        shape=_CROSS, size=60, strokeWidth=2, color=color("fault"), opacity=1
-    )
-    crosses = crosses.encode(x="step:Q", y=alt.value(0))
-    return _finished(chart + rules + crosses, height=240)
-
-
-def _curves(found: Mapping[str, Curve], *, title: str) -> Chart:
-    """Lines by their names, each with its own colour, dash and shape.
+def lines(caption: str, curves: Curves, ends: Sequence[End] = ()) -> ET.Element:
+    """Values over steps, with a line wherever an attempt ended early.
 
     Args:
-        found: The curves, by the name of their line.
-        title: The title of the y axis.
+        caption: What they are.
+        curves: All finite.
+        ends: The ends of attempts.
     """
-    names = [printable(name) for name in found]
-    rows = [
-        {
-            "line": name,
-            "step": point.step,
-            "value": point.value,
-            "attempt": point.attempt or "not known",
-        }
-        for name, curve in zip(names, found.values(), strict=True)
-        for point in curve.points
-    ]
-    few = all(len(curve.points) <= 60 for curve in found.values())
-    colors = [color(f"series-{name}") for name in SERIES][: len(names)]
+    every = [point for points in curves.values() for point in points]
+    right = _Scale.of(step for step, _ in every)
+    up = _Scale.of((value for _, value in every), margin=0.05)
+    drawn, keys = [], []
+    for end in ends:
+        if right.low <= end.step <= right.high:
+            at = right.at(end.step)
+            drawn += [_rule(at, "end"), _cross(at, 6, end.tip)]
+    for number, (name, points) in enumerate(curves.items()):
+        series = f"series-{number}"
+        places = [(right.at(step), 1 - up.at(value)) for step, value in points]
+        path = " ".join(f"{x * 1000:.1f},{y * 1000:.1f}" for x, y in places)
+        fit = {"viewBox": "0 0 1000 1000", "preserveAspectRatio": "none"}
+        line = tag("svg", tag("polyline", points=path), **fit)
+        dots = [
+            tag("circle", tag("title", tip), cx=f"{x:.2%}", cy=f"{y:.2%}", r=3)
+            for (x, y), (step, value) in zip(places, points, strict=True)
+            for tip in [f"{name}: {value:.4g} at step {step:,}"]
+        ]
+        few = dots * (len(dots) <= _MOST_DOTS)
+        drawn.append(tag("g", line, *few, class_=series))
+        keys.append(_key(name, tag("polyline", points="0,8 26,8", class_=series)))
+    keys += [_early_key()] * bool(ends)
+    rows = [(1 - place, text) for place, text in up.ticks()]
+    return _figure(caption, keys, 220, drawn, across=right.ticks(), up=rows)
 
-    def scale(values: Sequence[Any]) -> alt.Scale:
-        return alt.Scale(domain=names, range=list(values[: len(names)]))
 
-    base = alt.Chart(_data_of(rows)).encode(
-        x=alt.X("step:Q", title="step", scale=alt.Scale(nice=False)),
-        y=alt.Y("value:Q", title=printable(title), scale=alt.Scale(zero=False)),
-        color=alt.Color("line:N", scale=scale(colors), legend=None),
+def _figure(
+    caption: str,
+    keys: Iterable[ET.Element],
+    height: float,
+    drawn: Iterable[ET.Element],
+    *,
+    across: Labels = (),
+    up: Labels = (),
+) -> ET.Element:
+    """An area with labels, below a caption and a legend."""
+    grid = (_rule(at, "grid") for at, _ in across)
+    beside = (tag("span", text, style=f"top:{at:.2%}") for at, text in up)
+    below = (tag("span", text, style=f"left:{at:.2%}") for at, text in across)
+    chart = (
+        tag("div", *beside, class_="y"),
+        tag("svg", *grid, *drawn, class_="area", height=height),
+        tag("div", *below, class_="x"),
     )
-    lines = base.mark_line(strokeWidth=2).encode(
-        strokeDash=alt.StrokeDash("line:N", scale=scale(DASHES), legend=None),
-        order="step:Q",
+    return tag(
+        "figure",
+        tag("figcaption", caption),
+        tag("ul", *keys, class_="legend", aria_hidden="true"),
+        tag("div", *chart, class_="chart", role="img", aria_label=caption),
     )
-    points = base.mark_point(
-        filled=True, size=45 if few else 9, opacity=1 if few else 0.7
-    )
-    points = points.encode(
-        shape=alt.Shape("line:N", scale=scale(SHAPES), legend=None),
-        tooltip=_tips(line="metric", step="step", value="value", attempt="attempt"),
-    )
-    return lines + points
 
 
-def saves(facts: RunFacts) -> tuple[Chart, Chart, int]:
-    """Charts of the durations and the sizes of saves, and the number drawn."""
-    every = -(-len(facts.saves) // _MOST_SAVES)
-    drawn = facts.saves[::every] if every else facts.saves
-    kinds = ("written in the background", "training waited")
-    rows = [
-        {"step": each.step, "what": what, "value": value, "text": f"{value:.3f} s"}
-        for each in drawn
-        for what, value in zip(kinds, (each.seconds, each.stall), strict=True)
-    ]
-    seconds = _dots(rows, kinds, "seconds per save")
-    rows = [_size(each) for each in drawn]
-    return seconds, _dots(rows, ("size",), "megabytes per save"), len(drawn)
+def _keys(parts: Mapping[str, float]) -> list[ET.Element]:
+    """The legend of the parts of the time that occur."""
+    return [_key(name, _bar(name, 0, 1, 8)) for name, x in parts.items() if x]
 
 
-def _size(each: Saved) -> dict[str, Any]:
-    value = each.nbytes / 1e6
-    return {
-        "step": each.step,
-        "what": "size",
-        "value": value,
-        "text": size(each.nbytes),
-    }
+def _early_key() -> ET.Element:
+    return _key("attempt ended early", _cross(0.5, 8))
 
 
-def _dots(rows: Sequence[Mapping[str, Any]], kinds: Sequence[str], title: str) -> Chart:
-    colors = [color(f"series-{name}") for name in SERIES][: len(kinds)]
-    shapes = list(SHAPES[: len(kinds)])
-    points = alt.Chart(_data_of(rows)).mark_point(filled=True, size=40, opacity=0.85)
-    chart = points.encode(
-        x=alt.X("step:Q", title="step", scale=alt.Scale(nice=False)),
-        y=alt.Y("value:Q", title=title),
-        color=alt.Color(
-            "what:N", scale=alt.Scale(domain=list(kinds), range=colors), legend=None
-        ),
-        shape=alt.Shape(
-            "what:N", scale=alt.Scale(domain=list(kinds), range=shapes), legend=None
-        ),
-        tooltip=_tips("what", step="step", text="value"),
-    )
-    return _finished(chart, height=180)
+def _key(name: str, drawn: ET.Element) -> ET.Element:
+    return tag("li", tag("svg", drawn, width=26, height=16), tag("span", name))
 
 
-def _tips(*fields: str, **titles: str) -> list[alt.Tooltip]:
-    named = {field: field for field in fields} | titles
-    numbers = ("step", "value")
-    return [
-        alt.Tooltip(f"{field}:{'Q' if field in numbers else 'N'}", title=title)
-        for field, title in named.items()
-    ]
+def _bar(part: str, begin: float, end: float, y: float, tip: str = "") -> ET.Element:
+    place = {"x": f"{begin:.3%}", "width": f"{end - begin:.3%}", "y": y}
+    return tag("rect", tag("title", tip), **place, class_=f"part-{part}")
+
+
+def _cross(x: float, y: float, tip: str = "") -> ET.Element:
+    """The end of an attempt that ended early."""
+    path = tag("path", tag("title", tip), d=_CROSS, class_="cross")
+    return tag("svg", path, x=f"{x:.2%}", y=y, overflow="visible")
+
+
+def _rule(x: float, kind: str) -> ET.Element:
+    place = {"x1": f"{x:.2%}", "x2": f"{x:.2%}", "y1": "0", "y2": "100%"}
+    return tag("line", **place, class_=kind)

@@ -1,59 +1,46 @@
 """Collects the facts for a report on one run, reading its directory once."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from statistics import median
+from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
-from resilient.report.changes import Change, changes
-from resilient.report.faults import Fault, faults
 from resilient.serialization.schema import strict
-from resilient.storage.store import Store
-from resilient.telemetry.accounting import Span
-from resilient.telemetry.goodput import Goodput, account
+from resilient.telemetry.attempts import RunLog, read_log
+from resilient.telemetry.events import KILLED, Event
+from resilient.telemetry.goodput import AttemptReport, Goodput, account
 from resilient.telemetry.heartbeat import Beat
-from resilient.telemetry.liveness import State, state_of
-from resilient.telemetry.packed import Packed
-from resilient.telemetry.run_log import RunLog, read_log
+
+# Events that say what went wrong without ending an attempt.
+_WRONG = (
+    *("save failed", "prune failed", "not uploaded", "fell back", "diverged"),
+    "not repeated",
+)
+_LONGEST = 300  # characters in a reason
+_FRESH = 5.0  # seconds; a sign is written about twice a second, while there are some
+_SILENT = 60.0
 
 
-class Logged(Struct, frozen=True, gc=False):
-    """Metrics at a step.
-
-    Attributes:
-        attempt: The attempt that logged them, from 0; -1 if unknown.
-        step: The number of batches trained.
-        epoch: The number of epochs completed.
-        batch: Batches completed in the next epoch; 0 at the end of an epoch.
-        metrics: The values, by metric name.
-    """
-
-    attempt: int
-    step: int
-    epoch: int
-    batch: int
-    metrics: Mapping[str, float]
-
-
-class Saved(Struct, frozen=True, gc=False):
-    """A committed checkpoint.
+@dataclass(frozen=True)
+class Fault:
+    """Something that went wrong.
 
     Attributes:
-        time: The time of the commit, in Unix seconds.
-        step: The saved step.
-        nbytes: The size in bytes.
-        seconds: The duration of the write.
-        stall: The seconds that training waited for it.
+        time: The time, in Unix seconds.
+        attempt: The attempt's number, from 1; None if no attempt locked the directory.
+        step: The step that training had reached, if known.
+        kind: What happened, in a word or two.
+        why: The reason; empty if unknown.
     """
 
     time: float
-    step: int
-    nbytes: int
-    seconds: float
-    stall: float
+    attempt: int | None
+    step: int | None
+    kind: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -63,112 +50,147 @@ class RunFacts:
     Attributes:
         name: The run's name or path.
         goodput: Where the run's time went.
-        spans: Lists the time spans behind the goodput.
-        state: The run's liveness, such as "alive" or "dead".
         beat: The last heartbeat, if any.
-        logged: The logged metrics, oldest first; a step may occur twice.
-        saves: The saved checkpoints, oldest first.
+        epoch: The number of epochs completed, if known.
+        metrics: The steps and values of each metric, as they were logged, so that a
+            step may occur twice; the loss first, and beside each its ``val_``.
+        saves: The events of the saves, oldest first.
         faults: What went wrong, oldest first.
-        environment: The versions at the first start, by name.
-        changes: The changes of environment between attempts.
     """
 
     name: str
     goodput: Goodput
-    spans: Callable[[], list[Span]]
-    state: State
     beat: Beat | None
-    logged: Sequence[Logged]
-    saves: Sequence[Saved]
-    faults: list[Fault]
-    environment: Mapping[str, str]
-    changes: list[Change]
+    epoch: int | None
+    metrics: Mapping[str, Sequence[tuple[int, float]]]
+    saves: Sequence[Event]
+    faults: Sequence[Fault]
 
     @property
-    def epoch(self) -> int | None:
-        """The number of epochs completed."""
-        found = self.logged[-1].epoch if self.logged else None
-        return self.beat.epoch if self.beat is not None else found
+    def state(self) -> str:
+        """How the run ended, or whether it is alive now."""
+        last = self.goodput.attempts[-1]
+        return state_of(last.attempt, last.outcome, self.beat, time.time())
 
-    @cached_property
+    def end_of(self, attempt: AttemptReport) -> str:
+        """How an attempt ended; of the last one, perhaps that it is alive."""
+        return self.state if attempt.outcome == "unknown" else attempt.outcome
+
+    @property
     def last_metrics(self) -> Mapping[str, float]:
         """The latest value of each metric."""
-        return {name: x for each in self.logged for name, x in each.metrics.items()}
-
-    def save_costs(self) -> dict[str, Any]:
-        """The durations (seconds) and sizes (bytes) of the saves, for JSON."""
-        if not self.saves:
-            return {"count": 0}
-        seconds = [each.seconds for each in self.saves]
-        sizes = [each.nbytes for each in self.saves]
-        return {
-            "count": len(self.saves),
-            "last": self.saves[-1].time,
-            "seconds": {"median": median(seconds), "longest": max(seconds)},
-            "stalls": sum(each.stall for each in self.saves),
-            "nbytes": {"median": int(median(sizes)), "largest": max(sizes)},
-        }
+        return {name: points[-1][1] for name, points in self.metrics.items()}
 
     def to_json(self) -> dict[str, Any]:
         """Everything except individual logs and saves, for JSON."""
         return {
+            "name": self.name,
             **self.goodput.to_json(),
             "state": self.state,
+            "phase": None if self.beat is None else self.beat.phase,
             "epoch": self.epoch,
             "metrics": {name: strict(x) for name, x in self.last_metrics.items()},
-            "saves": self.save_costs(),
+            "saves": len(self.saves),
             "faults": [asdict(fault) for fault in self.faults],
-            "environment": dict(self.environment),
-            "changes": [asdict(change) for change in self.changes],
         }
 
 
-def read_facts(store: Store, name: str = "") -> RunFacts | None:
+def read_facts(directory: Path, name: str = "") -> RunFacts | None:
     """The facts about a run; None if it has recorded no events.
 
     Args:
-        store: The run's store.
+        directory: The run's directory.
         name: The name to show; if empty, the run's path.
     """
-    log = read_log(store.directory)
+    log = read_log(directory)
     if not log.attempts:
         return None
-    goodput, spans = account(log)
-    last = goodput.attempts[-1]
-    logged, saves = _logged_and_saved(log)
+    goodput, beat = account(log), log.beat
+    events = [x for attempt in log.attempts for x in attempt if x.step is not None]
+    logged = [each for each in events if each.event == "metrics"]
+    epoch = logged[-1].epoch or 0 if logged else None
     return RunFacts(
-        name=name or str(store),
+        name=name or str(directory),
         goodput=goodput,
-        spans=spans,
-        state=state_of(last.attempt, last.outcome, log.beat),
-        beat=log.beat,
-        logged=logged or list(_of_checkpoints(store)),
-        saves=saves,
-        faults=faults(log, goodput.attempts),
-        environment=log.attempts[0][0].environment,
-        changes=changes(log.attempts),
+        beat=beat,
+        epoch=epoch if beat is None else beat.epoch,
+        metrics=_metrics(logged),
+        saves=[each for each in events if each.event == "saved"],
+        faults=sorted(_faults(log, goodput.attempts), key=lambda fault: fault.time),
     )
 
 
-def _logged_and_saved(log: RunLog) -> tuple[Packed[Logged], Packed[Saved]]:
-    logged, saves = Packed(Logged), Packed(Saved)
-    for number, events in enumerate(log.attempts):
-        for event in events:
-            if event.step is None:
-                continue
-            if event.event == "metrics":
-                logs = {name: float(value) for name, value in event.logs.items()}
-                place = event.step, event.epoch or 0, event.batch or 0
-                logged.append(Logged(number, *place, logs))
-            elif event.event == "saved":
-                costs = event.nbytes or 0, event.seconds, event.stall
-                saves.append(Saved(event.time, event.step, *costs))
-    return logged, saves
+def metric_of(name: str) -> str:
+    """The metric without ``val_``."""
+    return name.removeprefix("val_")
 
 
-def _of_checkpoints(store: Store) -> Iterator[Logged]:
-    """The metrics of the remaining checkpoints, for runs without metrics events."""
-    for found in store.checkpoints(only_readable=True):
-        if found.metrics:
-            metrics = {name: float(x) for name, x in found.metrics.items()}
-            yield Logged(-1, *found.progress, metrics)
+def _metrics(logged: Sequence[Event]) -> Mapping[str, Sequence[tuple[int, float]]]:
+    found: dict[str, list[tuple[int, float]]] = {}
+    for event in logged:
+        for name, value in event.logs.items():
+            found.setdefault(name, []).append((event.step or 0, float(value)))
+    order = sorted(found, key=lambda x: (metric_of(x) != "loss", metric_of(x), len(x)))
+    return {name: found[name] for name in order}
+
+
+def _faults(log: RunLog, attempts: Sequence[AttemptReport]) -> Iterator[Fault]:
+    exits: dict[int, Event] = {}  # as a supervisor saw them, by the attempt's number
+    for number, event in log.others:
+        exited = event.event == "exited"
+        if event.kind == "finished":
+            continue
+        if exited and number and number not in exits:
+            exits[number] = event
+        elif exited or event.event == "gave up":
+            yield _fault(event, None, event.kind if exited else None)
+    for number, report in enumerate(attempts, 1):
+        last, seen = None, exits.get(number)
+        for event in log.attempts[number - 1]:
+            last = event if event.ends_attempt else last
+            if event.event in _WRONG and not event.ends_attempt:
+                yield _fault(event, number)
+        if seen or report.outcome not in ("ended", "unknown"):
+            kind = (seen and seen.kind) or report.outcome
+            why = (seen and _why(seen)) or (last and _why(last)) or ""
+            yield Fault(report.ended, number, report.step, kind, why)
+
+
+def _fault(event: Event, number: int | None, kind: str | None = None) -> Fault:
+    return Fault(event.time, number, event.step, kind or event.event, _why(event))
+
+
+def _why(event: Event) -> str:
+    why = event.reason or event.why or event.error or ""
+    return (f"{why}: {event.message}" if event.message else why)[:_LONGEST]
+
+
+def state_of(attempt: str, outcome: str, beat: Beat | None, now: float) -> str:
+    """The state of a run: how it ended, or whether it is alive, as seen from outside.
+
+    A process of this machine is looked for; of another machine only its silence is
+    known.
+
+    Args:
+        attempt: Its last one.
+        outcome: How that ended, as far as its events say.
+        beat: The last sign of life in the directory.
+        now: Unix seconds.
+    """
+    if outcome != "unknown":
+        return outcome
+    if beat is None or beat.attempt != attempt:
+        return "not known"
+    silence = now - beat.time
+    if beat.host == socket.gethostname() and silence > _FRESH:
+        return "alive" if _exists(beat.pid) else KILLED
+    return "alive" if silence <= _SILENT else "silent"
+
+
+def _exists(pid: int) -> bool:
+    try:
+        if os.name != "nt":  # where asking may end it
+            os.kill(pid, 0)
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)  # or of another user
+    return True

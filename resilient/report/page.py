@@ -1,165 +1,124 @@
-"""Renders a report as one HTML file that needs no network.
+"""Renders a report as one HTML file that needs neither a script nor the network."""
 
-It embeds Vega and Vega-Lite, and a policy that forbids the browser to load anything
-else. Names and texts come from untrusted files, so the template escapes all of them.
-"""
-
-import json
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Sequence
 from importlib import resources
-from typing import Any
+from itertools import groupby
+from xml.etree import ElementTree as ET
 
-from jinja2 import Environment
-from markupsafe import Markup
+from resilient.display import duration
+from resilient.report import charts, tables
+from resilient.report.charts import End, tag
+from resilient.report.facts import RunFacts, metric_of
+from resilient.report.tables import Table, utc
 
-from resilient.errors import printable
-from resilient.report.charts import Chart
-from resilient.report.look import config, themes
-
-
-@dataclass(frozen=True)
-class Key:
-    """An entry of a chart's legend.
-
-    Attributes:
-        name: What the colour stands for.
-        color: The colour's name in ``look.themes``.
-        dash: The dash pattern of a line, in SVG's syntax; None if it is not a line.
-        height: The height of a bar in pixels; 0 if it is not a bar.
-        path: The SVG path of a symbol.
-        hollow: Whether the symbol is only an outline.
-    """
-
-    name: str
-    color: str
-    dash: str | None = None
-    height: int = 0
-    path: str = ""
-    hollow: bool = False
+_HUGE = 1e30  # an axis up to here would flatten all other values
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A chart with a caption and a legend.
-
-    Attributes:
-        id: The element's id in the page.
-        caption: A description of the chart.
-        chart: The Altair chart.
-        keys: The entries of the legend.
-        note: A note on what is not drawn, if anything.
-    """
-
-    id: str
-    caption: str
-    chart: Chart
-    keys: Sequence[Key] = ()
-    note: str = ""
-
-    @property
-    def spec(self) -> Markup:
-        """The chart as JSON that cannot close a script element."""
-        found = self.chart.to_dict() | {"config": config()}
-        text = json.dumps(found, allow_nan=False)
-        for character in "<>&":
-            text = text.replace(character, f"\\u{ord(character):04x}")
-        return Markup(text)  # noqa: S704  # it has no characters special in HTML
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of numbers and texts.
-
-    Attributes:
-        id: The element's id in the page.
-        caption: A description of the table.
-        columns: The names of the columns.
-        rows: The rows, with a cell per column; the first cell is the row's name.
-        right: The columns to align right.
-        prose: The columns whose texts may be long.
-        folded: Whether the table is collapsed at first.
-    """
-
-    id: str
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    right: Collection[str] = ()
-    prose: Collection[str] = ("is", "reason", "metrics", "before", "after", "version")
-    folded: bool = False
-
-
-@dataclass(frozen=True)
-class Section:
-    """A section of the page, with a heading."""
-
-    title: str
-    figures: Sequence[Figure] = ()
-    tables: Sequence[Table] = ()
-    notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Tile:
-    """A number at the top of the page."""
-
-    name: str
-    value: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Page:
-    """A whole page.
-
-    Attributes:
-        title: The heading.
-        about: The line below the heading.
-        tiles: The numbers at the top.
-        sections: The sections below them.
-        footer: The source of the numbers.
-    """
-
-    title: str
-    about: str
-    tiles: Sequence[Tile]
-    sections: Sequence[Section]
-    footer: str = "Made by `resilient report` from the events of the run."
-
-    def html(self) -> str:
-        """The whole HTML file."""
-        environment = Environment(autoescape=True, finalize=_shown)
-        light, dark = themes()
-        page = environment.from_string(_file("page.html")).render(
-            {name: getattr(self, name) for name in self.__dataclass_fields__},
-            css=_ours(_file("page.css")),
-            library=_ours(_library().replace("</script", "<\\/script")),
-            light=_variables(light),
-            dark=_variables(dark),
+def page_of(facts: RunFacts) -> str:
+    """The page of one run."""
+    attempts = facts.goodput.attempts
+    about = f"{utc(attempts[0].started)} to {utc(attempts[-1].ended)}, {facts.state}"
+    ends = [
+        End(
+            number,
+            each.ended,
+            each.step,
+            f"attempt {number + 1:,}: {how} at step {each.step:,}",
         )
-        return str(page)
+        for number, each in enumerate(attempts)
+        for how in [facts.end_of(each)]
+        if how not in ("ended", "alive", "silent", "not known")
+    ]
+    style = ET.Element("style")
+    style.text = resources.files(__package__).joinpath("page.css").read_text("utf-8")
+    head = (
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        tag("title", f"{facts.name}: training report"),
+        style,
+    )
+    body = (
+        tag("header", tag("h1", facts.name), tag("p", about, class_="about")),
+        tag("main", _tiles(facts, ends), *_sections(facts, ends)),
+        tag("footer", "Made by `resilient report` from the events of the run."),
+    )
+    page = tag("html", tag("head", *head), tag("body", *body), lang="en")
+    return "<!doctype html>\n" + ET.tostring(page, "unicode", method="html")
 
 
-def _shown(value: Any) -> Any:
-    return printable(value) if type(value) is str else value
+def _tiles(facts: RunFacts, ends: Sequence[End]) -> ET.Element:
+    """The numbers at the top of the page."""
+    goodput = facts.goodput
+    repeated = sum(each.repeated or 0 for each in goodput.attempts)
+    found = [
+        ("goodput", f"{goodput.share:.1%}", f"of {duration(goodput.whole)}"),
+        ("steps", f"{goodput.steps:,}", f"{goodput.lost_steps:,} trained again"),
+        ("attempts", f"{len(goodput.attempts):,}", f"{len(ends):,} ended early"),
+        ("repeated", f"{repeated:,}", "bit for bit"),
+        ("faults", f"{len(facts.faults):,}", ""),
+        ("saves", f"{len(facts.saves):,}", f"{goodput.postponed:,} postponed"),
+    ]
+    tiles = (
+        tag("div", tag("dt", name), tag("dd", value), tag("dd", note, class_="small"))
+        for name, value, note in found
+    )
+    return tag("dl", *tiles, class_="tiles")
 
 
-def _ours(text: str) -> Markup:
-    return Markup(text)  # noqa: S704  # our own files and Vega's
+def _sections(facts: RunFacts, ends: Sequence[End]) -> Iterable[ET.Element]:
+    goodput, drawn = facts.goodput, bool(facts.goodput.spans)
+    lines = [tag("p", line) for line in tables.lines(facts)]
+    shares = [charts.shares(goodput.parts)] * drawn
+    yield _section("Where the time went", *shares, _table(tables.parts(facts)), *lines)
+    timeline = [charts.timeline(goodput.spans, ends)] * drawn
+    yield _section("Attempts", *timeline, _table(tables.attempts(facts)))
+    if facts.metrics:
+        yield _section("Metrics across restarts", *_curves(facts, ends))
+    if facts.saves:
+        yield _section("Saves", _saves(facts))
+    yield _section("Faults", _table(tables.faults(facts)))
 
 
-def _variables(colors: Mapping[str, str]) -> dict[str, Markup]:
-    return {name: _ours(color) for name, color in colors.items()}
+def _curves(facts: RunFacts, ends: Sequence[End]) -> Iterable[ET.Element]:
+    """A chart of each metric, in training and validation."""
+    odd = 0
+    for metric, names in groupby(facts.metrics, metric_of):
+        curves = {}
+        for name in names:
+            points = facts.metrics[name]
+            finite = [(a, b) for a, b in points if math.isfinite(b) and abs(b) < _HUGE]
+            odd += len(points) - len(finite)
+            if finite:
+                curves[name] = sorted(finite)
+        if curves:
+            yield charts.lines(f"{metric} at each step", curves, ends)
+    if odd:
+        yield tag("p", f"{odd:,} numbers are not finite, or too large to draw.")
 
 
-def _file(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text("utf-8")
+def _saves(facts: RunFacts) -> ET.Element:
+    saves = [(each.step or 0, each) for each in facts.saves]
+    seconds = {
+        "written in the background": [(step, each.seconds) for step, each in saves],
+        "training waited": [(step, each.stall) for step, each in saves],
+    }
+    return charts.lines("Seconds that each save took", seconds)
 
 
-def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed, in one script."""
-    from altair.utils._importers import vl_version_for_vl_convert as version
-    from vl_convert import javascript_bundle
+def _section(title: str, *content: ET.Element) -> ET.Element:
+    return tag("section", tag("h2", title), *content)
 
-    return str(javascript_bundle(vl_version=version()))
+
+def _table(table: Table) -> ET.Element:
+    """A table, or a line where it has no rows."""
+    if not table.rows:
+        return tag("p", f"No {table.name}.")
+    head = tag("tr", *(tag("th", column) for column in table.columns))
+    body = (tag("tr", *(tag("td", cell) for cell in row)) for row in table.rows)
+    parts = tag("thead", head), tag("tbody", *body)
+    made = tag("table", tag("caption", table.name), *parts, id=table.name)
+    return tag("div", made, class_="scroll", tabindex=0)

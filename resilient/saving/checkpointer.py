@@ -16,7 +16,7 @@ from typing import Literal
 
 from resilient.errors import CheckpointWriteError
 from resilient.policies import Cost, SavePolicy
-from resilient.policies.save import CostMeter
+from resilient.policies.interval import CostMeter
 from resilient.progress import Progress
 from resilient.saving.snapshot import Snapshot
 from resilient.saving.writer import BackgroundWriter, Committer

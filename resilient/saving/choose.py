@@ -87,13 +87,13 @@ def _evidence_of_saves(store: Store) -> str:
     """Evidence of a checkpoint since the run last started over; empty if none."""
     evidence = ""
     try:
-        for event in read_events(store.directory, all_of_them=True, newest_first=True):
+        for event in read_events(store.directory, all_of_them=True):
             if event["event"] in ("saved", "restored"):
-                return f"{EVENTS} records them"
-            if event["event"] == "started over":
-                break
-            if event["event"] == "unknown":
-                evidence = f"probably: {EVENTS} has unreadable lines"
+                evidence = f"{EVENTS} records them"
+            elif event["event"] == "started over":
+                evidence = ""
+            elif event["event"] == "unknown":
+                evidence = evidence or f"probably: {EVENTS} has unreadable lines"
     except OSError as error:
         return f"probably: {EVENTS} cannot be read ({error.strerror})"
     return evidence

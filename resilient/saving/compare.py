@@ -10,7 +10,7 @@ import re
 from collections import ChainMap, Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -87,18 +87,6 @@ class Comparison:
         return not any(each.counts for each in self.differences)
 
 
-class _Contents(NamedTuple):
-    """What a checkpoint holds: itself in words, how many tensors, and its leaves.
-
-    Keras numbers its automatic names differently in each process, so the keys of
-    variables have their numbers in the order of the variables instead.
-    """
-
-    about: JSON
-    tensors: int
-    leaves: _Leaves
-
-
 def compare(
     store_a: Store, step_a: int | None, store_b: Store, step_b: int | None
 ) -> Comparison:
@@ -118,13 +106,18 @@ def compare(
         NotSupportedError: A later version wrote one of them.
         UntrustedCheckpointError: A key is set, and one of them is not signed with it.
     """
-    a, b = _opened(store_a, step_a), _opened(store_b, step_b)
-    found, count = _differences(a.leaves, b.leaves), max(a.tensors, b.tensors)
-    return Comparison(a.about, b.about, count, tuple(found))
+    about_a, count_a, a = _opened(store_a, step_a)
+    about_b, count_b, b = _opened(store_b, step_b)
+    found = tuple(_differences(a, b))
+    return Comparison(about_a, about_b, max(count_a, count_b), found)
 
 
-def _opened(store: Store, step: int | None) -> _Contents:
-    """The checkpoint of a step, or the newest one, verified; nothing is changed."""
+def _opened(store: Store, step: int | None) -> tuple[JSON, int, _Leaves]:
+    """The checkpoint of a step, or the newest one: in words, its variables and leaves.
+
+    Keras numbers its automatic names differently in each process, so the keys of
+    variables have their numbers in the order of the variables instead.
+    """
     checkpoint, found = choose.intact(store, step, _read)
     about = {
         "path": f"{store}/{checkpoint.path.name}",
@@ -144,7 +137,7 @@ def _opened(store: Store, step: int | None) -> _Contents:
         for (section, name), value in (about_run | leaves.values_of(each)).items():
             for path, part in leaves.parts_of(process + name, value, each.tensors):
                 every[section, path] = path, part
-    return _Contents(about, numbers.total(), every)
+    return about, numbers.total(), every
 
 
 def _read(checkpoint: Checkpoint) -> list[SavedState[RunJson]]:

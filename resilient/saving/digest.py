@@ -1,8 +1,9 @@
 """A digest of the state that a checkpoint would hold, leaf by leaf.
 
 Two states with equal digests have the same bytes. Where they differ, the digest names
-the ``leaves``: variables, and other values but clocks. The position of the data is one
-too, but does not count: the same place can be described in two ways.
+the ``leaves``: the batches that led there, variables, and other values but clocks. The
+position of the data is one too, but does not count: the same place can be described in
+two ways.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from resilient.saving.snapshot import Snapshot
 from resilient.serialization import Encoded
 from resilient.serialization.batches import checksum
 
-POSITION = "data"
+BATCH, POSITION = "batch", "data"
 _HEX = 8  # digits that a leaf's digest has in an event
 
 
@@ -39,8 +40,14 @@ class Digest:
     leaves: str
 
 
-def digest(snapshot: Snapshot) -> Digest:
-    """The digest of a snapshot."""
+def digest(snapshot: Snapshot, batches: Sequence[str] = ()) -> Digest:
+    """The digest of a snapshot.
+
+    Args:
+        snapshot: The state.
+        batches: Checksums of the batches that were trained last; they are a leaf if
+            there are any.
+    """
     arrays = snapshot.tensors.arrays
     process = SavedState(snapshot.run, snapshot.position, arrays)
     values = (
@@ -48,7 +55,9 @@ def digest(snapshot: Snapshot) -> Digest:
         for place, value in leaves.values_of(process).items()
         if place[0] != leaves.CLOCKS
     )
-    return _digest(chain(_of_variables(snapshot.run.variables, arrays), values))
+    drawn = [(BATCH, xxhash.xxh3_64_digest(" ".join(batches).encode()))]
+    variables = _of_variables(snapshot.run.variables, arrays)
+    return _digest(chain(drawn[: len(batches)], variables, values))
 
 
 def of_variables(

@@ -21,9 +21,6 @@ class OnDirectory:
         about = "; ".join(f"{name}: {text}" for name, text in self._about().items())
         return f"<{type(self).__name__} {printable(about)}>"
 
-    def _repr_html_(self) -> str:
-        return display.table(type(self).__name__, self._about())
-
     def _about(self) -> dict[str, str]:
         """The most important facts; an error must not keep them from being shown."""
         where = {"directory": str(self._store)}

@@ -214,6 +214,7 @@ class Committer:
         group: The processes that train: each writes its part, process 0 commits.
         now: A monotonic clock, in seconds.
         unchanged: Knows what the last saves held.
+        committed: Called after each commit, on the writer's thread.
         newest: The step of the last save, if it was committed.
         prunes: Whether to delete checkpoints.
         seconds: How long the last save took.
@@ -226,6 +227,7 @@ class Committer:
     group: Group = ALONE
     now: Callable[[], float] = time.monotonic
     unchanged: Unchanged = field(default_factory=Unchanged)
+    committed: Callable[[], None] = lambda: None
     newest: int | None = None
     prunes: bool = True
     seconds: float = 0.0
@@ -245,6 +247,7 @@ class Committer:
             else:
                 checkpoint = self._commit(snapshot)
                 self.newest = snapshot.progress.step
+                self.committed()
                 self._prune(snapshot, checkpoint, began)
         finally:
             snapshot.tensors.release()

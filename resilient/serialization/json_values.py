@@ -17,6 +17,7 @@ classes and functions are chosen among those in ``known``.
 import contextlib
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -70,6 +71,16 @@ def key_path(key: Any, index: int) -> str:
     with contextlib.suppress(Exception):  # such as of an int of 4,301 digits
         return f"[{key!r}]"
     return f"[{index}]"
+
+
+def has_order(value: Any) -> bool:
+    """Whether each process hashes the items of a set or tuple alike.
+
+    Strings only with ``PYTHONHASHSEED``.
+    """
+    if isinstance(value, tuple | set | frozenset):
+        return all(map(has_order, value))
+    return isinstance(value, int | float) or not sys.flags.hash_randomization
 
 
 def encode(
@@ -214,8 +225,8 @@ class _Place(NamedTuple):
             content = inner.items(simpler)
         else:
             content = inner.whole(simpler)
-        if isinstance(value, set | frozenset):
-            content.sort(key=str)  # iteration order differs by process
+        if isinstance(value, set | frozenset) and not has_order(value):
+            content.sort(key=str)
         if codec.of_class:
             content = [self.admitted(type(value), value), content]
         return _tagged(codec.tag, content)

@@ -51,22 +51,14 @@ class Checkpoint(Manifest):
     path: Path = field(kw_only=True)
 
     def __repr__(self) -> str:
-        about = ", ".join(filter(None, self._about.values()))
-        return f"<Checkpoint {printable(about)}>"
-
-    def _repr_html_(self) -> str:
-        return display.table("Checkpoint", self._about)
-
-    @property
-    def _about(self) -> dict[str, str]:
-        """The most important facts."""
-        return {
-            "at": f"{self.progress}{', finished' if self.finished else ''}",
-            "saved": self.created,
-            "size": display.size(self.nbytes),
-            "metrics": display.metrics(self.metrics),
-            "in": os.fspath(self.path),
-        }
+        about = (
+            f"{self.progress}{', finished' if self.finished else ''}",
+            self.created,
+            display.size(self.nbytes),
+            display.metrics(self.metrics),
+            os.fspath(self.path),
+        )
+        return f"<Checkpoint {printable(', '.join(filter(None, about)))}>"
 
     @property
     def step(self) -> int:
@@ -116,14 +108,10 @@ class Checkpoint(Manifest):
             return [str(error)]
         return self.file_problems()
 
-    def file_problems(self, *, compare: bool = True) -> list[str]:
-        """A line for each file that is missing, or has other bytes than committed.
-
-        Args:
-            compare: Whether to compare more than its size.
-        """
+    def file_problems(self) -> list[str]:
+        """A line for each file that is missing, or has other bytes than committed."""
         found = (
-            find_problem(self.path, name, expected, compare)
+            find_problem(self.path, name, expected)
             for name, expected in self.files.items()
         )
         return [problem for problem in found if problem is not None]

@@ -18,7 +18,7 @@ import threading
 from concurrent.futures import Executor
 from pathlib import Path
 
-from resilient.errors import CheckpointReadError
+from resilient.errors import CheckpointReadError, printable
 
 logger = logging.getLogger(__name__)
 
@@ -268,4 +268,4 @@ def say_once(text: str, *, of: object) -> None:
     """Log a warning, once per process."""
     if of not in said:
         said.add(of)
-        logger.warning("%s", text)
+        logger.warning("%s", printable(text))

@@ -16,6 +16,7 @@
     save, stop                  touched by somebody who asks the living run for it
     lock                        held by the living run
     remote.json                 which run in an object store this is a copy of
+    compiled/                   what a backend compiled, for the next start
 
 Other names are left alone. Paths that are not local directories are refused here,
 before anything is created.
@@ -38,6 +39,7 @@ LOCK = "lock"
 HEARTBEAT = "heartbeat"
 ROLLBACKS = "rollbacks.json"
 REMOTE = "remote.json"
+COMPILED = "compiled"
 SAVE, STOP = "save", "stop"
 MANIFEST = "manifest.json"
 REASON = ".reason.json"  # follows the name of its entry
@@ -55,7 +57,7 @@ _TEMPORARY = re.compile(
     r"|(rollbacks\.json|remote\.json|events(-[0-9]+)?\.jsonl)\.tmp-[0-9a-f]{16}"
     r"|(shared|probe)-[0-9a-f]{16}"
 )
-_OTHERS = (QUARANTINE, HEARTBEAT, ROLLBACKS, REMOTE, SAVE, STOP, LOCK)
+_OTHERS = (QUARANTINE, COMPILED, HEARTBEAT, ROLLBACKS, REMOTE, SAVE, STOP, LOCK)
 _OURS = re.compile(
     "|".join([_STEP, _REPLACED.pattern, _TEMPORARY.pattern, _EVENTS.pattern])
     + r"|witness(-[0-9]+)?|"
@@ -115,10 +117,16 @@ def probe_name() -> str:
     return f"probe-{uuid.uuid4().hex[:16]}"
 
 
+def find_step(name: str) -> int | None:
+    """The step of the checkpoint with this name; None if it is no checkpoint's."""
+    match = _COMMITTED.fullmatch(name)
+    return int(match[1]) if match else None
+
+
 def committed_steps(directory: Path) -> list[int]:
     """Steps of the checkpoints by name, ascending; opens nothing."""
-    matches = map(_COMMITTED.fullmatch, _names(directory))
-    return sorted(int(match[1]) for match in matches if match)
+    steps = map(find_step, _names(directory))
+    return sorted(step for step in steps if step is not None)
 
 
 def temporary_paths(directory: Path) -> list[Path]:

@@ -24,7 +24,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from resilient.errors import DirectoryInUseError, printable
-from resilient.forked import in_forked_child
 from resilient.storage import directories, files, layout
 from resilient.storage.manifest import now
 from resilient.storage.refusals import unwritable
@@ -96,10 +95,13 @@ class DirectoryLock:
 _held: set[DirectoryLock] = set()
 
 
-@in_forked_child
 def _release_in_child() -> None:
     for lock in list(_held):
         lock.release()
+
+
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=_release_in_child)
 
 
 def check(directory: Path) -> None:

@@ -3,7 +3,7 @@
 Local processes find each other through the variables that the backends read: those of
 ``torch.distributed`` (``torchrun``), TensorFlow's ``TF_CONFIG``, and for JAX those of
 ``keras.distribution.initialize()``. ``jax.distributed.initialize()`` reads only the
-address: pass it the number of processes and the rank.
+address: pass it ``WORLD_SIZE`` and ``RANK``.
 """
 
 import json
@@ -26,11 +26,6 @@ def free_ports(count: int) -> list[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
-def ports_needed(nproc: int) -> int:
-    """How many ports a gang needs: one per process, one for torch and one for JAX."""
-    return nproc + 2 if nproc > 1 else 0
-
-
 def of_process(
     base: Mapping[str, str], heartbeat: Path, rank: int, nproc: int, ports: list[int]
 ) -> dict[str, str]:
@@ -41,7 +36,7 @@ def of_process(
         heartbeat: The file for the process's heartbeat.
         rank: The number of the process.
         nproc: How many there are; a single one gets no distributed variables.
-        ports: As many as ``ports_needed``, the same for the whole gang.
+        ports: One per process, one for torch and one for JAX; alike in the whole gang.
     """
     ours = {VARIABLE: str(heartbeat), "PYTHONFAULTHANDLER": "1"}
     gang = _gang(rank, nproc, ports) if nproc > 1 else {}
@@ -61,8 +56,6 @@ def _gang(rank: int, nproc: int, ports: list[int]) -> dict[str, str]:
         "MASTER_PORT": str(torch),
         "TF_CONFIG": json.dumps({"cluster": {"worker": addresses}, "task": task}),
         "JAX_COORDINATOR_ADDRESS": f"{HOST}:{jax}",
-        "JAX_NUM_PROCESSES": str(nproc),
-        "JAX_PROCESS_ID": str(rank),
         "KERAS_DISTRIBUTION_JOB_ADDRESSES": f"{HOST}:{jax}",
         "KERAS_DISTRIBUTION_NUM_PROCESSES": str(nproc),
         "KERAS_DISTRIBUTION_PROCESS_ID": str(rank),

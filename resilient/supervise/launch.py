@@ -3,239 +3,186 @@
 Signals are forwarded all the while.
 """
 
+import contextlib
 import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-from resilient.supervise import evidence, status
-from resilient.supervise.failures import (
-    Ending,
-    Evidence,
-    classify,
-    failed_by_itself,
-    was_caused_by_peer_loss,
-)
-from resilient.supervise.hangs import Hang, HangLimit
-from resilient.supervise.headway import Gain, Headway
-from resilient.supervise.journal import Journal
-from resilient.supervise.memory import oom_kills
+from resilient.storage.layout import committed_steps
+from resilient.supervise.evidence import Evidence, events_of, oom_kills
+from resilient.supervise.failures import Ending, classify, lost_a_peer
 from resilient.supervise.options import Options
-from resilient.supervise.output import STDERR, STDOUT, Output, Stream
-from resilient.supervise.process_group import ProcessGroup
-from resilient.supervise.processes import Process
-from resilient.supervise.signal_queue import SignalQueue
+from resilient.supervise.output import Stderr
+from resilient.supervise.processes import HangLimit, Process, ProcessGroup
+from resilient.supervise.restart_policy import Course, RestartPolicy
+from resilient.telemetry.events import Events
 
-POLL = 0.25
-_SLEPT = 5.0  # between two looks: we were suspended, not the training
+_POLL = 0.1  # seconds
+_SLEPT = 5.0  # between two polls, at most: then we were suspended, not the training
+_DUMP = 10.0  # to print stack traces
 _ENOUGH = 3  # Ctrl-C
 
 
-@dataclass(frozen=True)
-class Tools:
+class Shared:
     """What all attempts share.
 
     Attributes:
-        told: Forwarded signals: training should stop.
-        limits: The limit on silence for each process of the gang.
+        directory: The checkpoint directory; None until a heartbeat names it.
+        stops: Signals that were forwarded: training should stop.
+        limits: The limit on silence for each process.
     """
 
-    options: Options
-    output: Output
-    inbox: SignalQueue
-    journal: Journal
-    headway: Headway
-    told: list[int]
-    limits: list[HangLimit]
+    def __init__(self, options: Options) -> None:
+        self.options, self.directory = options, options.directory
+        self.stderr = Stderr()
+        self.policy, self.course = RestartPolicy(options), Course()
+        self.limits = [HangLimit(options) for _ in range(options.nproc)]
+        self.stops: list[int] = []
+        self._arrived: deque[int] = deque()
+        # Each of them means that training should stop; Windows has the first two.
+        for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"):
+            signum = getattr(signal, name, None)
+            # Under nohup, hangups are to be ignored.
+            if signum and signal.getsignal(signum) is not signal.SIG_IGN:
+                signal.signal(signum, lambda number, _: self._arrived.append(number))
+
+    def emit(self, event: str, **fields: Any) -> None:
+        """Append an event to those of the run, once training has its directory."""
+        if self.directory is not None and self.directory.is_dir():
+            Events(self.directory).emit(event, **fields)
+
+    def wait(self, seconds: float = _POLL) -> list[int]:
+        """Wait for a moment at most; the signals that arrived, in order."""
+        time.sleep(min(seconds, _POLL))
+        return [self._arrived.popleft() for _ in range(len(self._arrived))]
 
 
 class Launch:
     """One life of the processes.
 
     Args:
-        tools: What all attempts share.
-        number: Which attempt it is, from 1.
+        shared: What all attempts share.
 
     Raises:
         OSError: If the command cannot be started.
     """
 
-    def __init__(self, tools: Tools, number: int) -> None:
-        self._tools = tools
-        self._number = number
-        self._since = time.time()
-        self._kills = oom_kills()
-        options = tools.options
-        self._gang = ProcessGroup(options.command, options.nproc, options.environment)
-        self._streams: list[Stream] = []
-        self._errors: list[Stream] = []  # those of stderr, by rank
-        self._speed = status.Speed()
-        self._looked = time.monotonic()
-        for limit in tools.limits:
-            limit.start(self._looked)
+    def __init__(self, shared: Shared) -> None:
+        self._shared, self._kills = shared, oom_kills()
+        shared.course.start(time.time())
+        self._gang = ProcessGroup(shared.options, shared.stderr)
+        self._polled, self._clock = time.monotonic(), 0.0
+        for limit in shared.limits:
+            limit.start(self._clock)
 
-    def run(self) -> tuple[Ending, Gain]:
-        """Watch until everything has ended; why, and what it achieved."""
-        tools, gang = self._tools, self._gang
+    def run(self) -> tuple[Ending, str | None]:
+        """Watch until everything has ended; why, and why there must be no restart."""
+        shared, gang = self._shared, self._gang
         try:
-            self._carry()
-            pids = [member.pid for member in gang.members]
-            tools.journal.emit("launched", launch=self._number, pids=pids)
             member, hang = self._watch()
-            if gang.clean_up():
-                tools.output.say("Killed processes that the training left behind.")
-            for stream in self._streams:
-                stream.finish()
-            return self._judge(member, hang)
-        except BaseException:
-            gang.kill()  # without us nobody would watch them
-            raise
+            self._poll()  # the last signs
         finally:
-            gang.close()
+            if gang.close():  # without us nobody would watch them
+                shared.stderr.say("Killed processes that the training left behind.")
+        return self._judge(member, hang)
 
-    def _carry(self) -> None:
-        """Pass on their output."""
-        members, carry = self._gang.members, self._tools.output.carry
-        for member in members:
-            prefix = f"[{member.rank}] " if len(members) > 1 else ""
-            self._errors.append(carry(member.stderr, STDERR, prefix))
-            self._streams += [carry(member.stdout, STDOUT, prefix), self._errors[-1]]
-
-    def _watch(self) -> tuple[Process, Hang | None]:
+    def _watch(self) -> tuple[Process, str | None]:
         """Wait for the end; force it if one failed or hangs."""
-        gang = self._gang
+        gang, shared = self._gang, self._shared
         while not gang.over():
-            self._forward(self._tools.inbox.wait(POLL))
-            if (found := self._look()) is not None and not gang.over():
-                member, hang = found
-                self._dump(member, hang)
-                return member, hang
-            failed = gang.failed()
-            # Told to stop, the others may still be saving, which may take any time.
-            if failed is not None and not gang.over() and not self._tools.told:
-                gang.stop(signal.SIGTERM, self._tools.options.gang_grace, self._wait)
+            self._forward(shared.wait())
+            hung, failed = self._poll(), gang.failed()
+            if gang.over():
+                break
+            if hung is not None:
+                self._dump(hung[1])
+                return hung
+            # Asked to stop, the others may still be saving, which may take any time.
+            if failed is not None and not shared.stops:
+                gang.send(signal.SIGTERM)
+                self._wait(shared.options.gang_grace, gang.over)
                 return failed, None
         return gang.failed() or gang.members[0], None
 
-    def _look(self) -> tuple[Process, Hang] | None:
+    def _poll(self) -> tuple[Process, str] | None:
         """Read the heartbeats; return a hanging process, if there is one."""
-        now = time.monotonic()
-        before, self._looked = self._looked, now
-        # While nobody reads our output (Ctrl-S), training cannot proceed.
-        blocked = any(stream.blocked_since < before for stream in self._streams)
-        hung = None
-        for member, limit in zip(self._gang.members, self._tools.limits, strict=True):
-            if now - before > _SLEPT or blocked:
-                limit.slept(now - before)
-            hang = limit.observe(now, member.beat())
-            if hang is not None and member.returncode is None:
-                hung = hung or (member, hang)
-        self._show(now)
-        return hung
+        shared, now, found = self._shared, time.monotonic(), None
+        self._clock += min(now - self._polled, _SLEPT)
+        self._polled = now
+        for member, limit in zip(self._gang.members, shared.limits, strict=True):
+            hang = limit.observe(self._clock, member.beat())
+            if hang is not None and member.poll() is None:
+                found = found or (member, hang)
+        if (beat := self._gang.beat()) is not None:
+            shared.directory = Path(beat.directory)
+            if turn := shared.course.turn(beat):
+                shared.stderr.say(turn)
+        return found
 
-    def _show(self, now: float) -> None:
-        """Show in the status how the first process with a heartbeat is doing."""
-        tools, leader = self._tools, self._leader()
-        beat, speed = leader.beat(), None
-        if beat is not None:
-            tools.journal.settle(Path(beat.directory))
-            speed = self._speed.observe(now, beat)
-        silent = tools.limits[leader.rank].silent(now)
-        told = bool(tools.told)
-        tools.output.status = status.running(self._number, beat, speed, silent, told)
+    def _dump(self, hang: str) -> None:
+        """Make all print stack traces and die; a hang rarely concerns just one."""
+        say = self._shared.stderr.say
+        say(f"Hung: {hang}. Its stack traces follow, then it is killed.")
+        # A suspended process must run to print.
+        self._gang.send(signal.SIGABRT, signal.SIGCONT)
+        self._wait(_DUMP, self._gang.over)
 
-    def _leader(self) -> Process:
-        members = self._gang.members
-        return next((each for each in members if each.beat() is not None), members[0])
-
-    def _dump(self, member: Process, hang: Hang) -> None:
-        beat = hang.beat
-        where = {} if beat is None else {"phase": beat.phase, "step": beat.step}
-        self._tools.journal.emit(
-            "hung",
-            process=member.training_pid(),
-            rank=member.rank,
-            silent=hang.silent,
-            limit=hang.limit,
-            **where,
-        )
-        self._tools.output.say(
-            f"Hung: {hang}. Its stack traces follow, then it is killed."
-        )
-        self._gang.abort(self._wait)
-
-    def _forward(self, signals: Sequence[int]) -> None:
-        told = self._tools.told
+    def _forward(self, signals: list[int]) -> None:
+        stops, say = self._shared.stops, self._shared.stderr.say
         for signum in signals:
-            told.append(signum)
-            if signum == signal.SIGINT and told.count(signum) >= _ENOUGH:
-                self._tools.output.say("Killed the training after the third SIGINT.")
+            stops.append(signum)
+            if signum == signal.SIGINT and stops.count(signum) >= _ENOUGH:
+                say("Killed the training after the third SIGINT.")
                 self._gang.kill()
-                continue
-            self._gang.send(signum)
-            name = signal.Signals(signum).name
-            self._tools.output.say(
-                f"{name} passed on to the training, which will not be restarted."
-            )
+            else:
+                self._gang.send(signum)
+                name = signal.Signals(signum).name
+                say(f"{name} passed on to the training, which will not be restarted.")
 
     def _wait(self, seconds: float, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + seconds
-        while not condition() and (left := deadline - time.monotonic()) > 0:
-            self._forward(self._tools.inbox.wait(min(left, POLL)))
+        while not condition() and (rest := deadline - time.monotonic()) > 0:
+            self._forward(self._shared.wait(rest))
 
-    def _judge(self, member: Process, hang: Hang | None) -> tuple[Ending, Gain]:
-        """Say why it ended, and compare it with earlier attempts."""
-        self._look()  # the last signs
-        tools, directory = self._tools, self._directory(member)
-        found = self._evidence(member)
-        if hang is not None:
-            found = replace(found, hang=str(hang))
-        elif was_caused_by_peer_loss(found):
+    def _judge(self, member: Process, hang: str | None) -> tuple[Ending, str | None]:
+        """Say why it ended, and whether the policy allows a restart."""
+        shared, found = self._shared, self._evidence(member, hang)
+        if hang is None and lost_a_peer(found):
             member, found = self._cause() or (member, found)
-        ending = classify(found)
+        ending, directory = classify(found), shared.directory
+        if ending.kind == "finished" and found.stopped_short:
+            shared.stderr.say(f"The run in {directory} did not end.")
+        if shared.options.nproc > 1 and ending.kind != "finished":
+            ending = replace(ending, why=f"process {member.rank}: {ending.why}")
         beat = member.beat()
-        step = None if beat is None else beat.step
-        steps = [step, *(event.get("step") for event in found.events)]
-        reached = [step for step in steps if isinstance(step, int)]
-        gain = tools.headway.after(directory, evidence.committed(directory), reached)
-        if hang is not None and not gain.checkpoint:
-            for limit in tools.limits:
-                limit.relax()
-        tools.journal.emit(
+        step = beat.step if ending.step is None and beat is not None else ending.step
+        shared.emit(
             "exited",
-            launch=self._number,
             rank=member.rank,
             returncode=member.returncode,
-            status=ending.status,
-            kind=ending.kind,
-            why=ending.why,
-            signature=ending.signature,
-            step=step if ending.step is None else ending.step,
-            seconds=max(0.0, time.time() - self._since),
+            **asdict(replace(ending, step=step)),
         )
-        return ending, gain
+        steps: list[int] = []
+        with contextlib.suppress(OSError):
+            steps = [] if directory is None else committed_steps(directory)
+        anew = shared.course.end(self._gang.beat())
+        return ending, shared.policy.after(ending, directory, steps, anew)
 
     def _cause(self) -> tuple[Process, Evidence] | None:
-        """The process that failed by itself; others may have ended before it."""
+        """The process that failed in fit by itself; others may have ended before it."""
         for member in self._gang.members:
             found = self._evidence(member)
-            if failed_by_itself(found):
+            if found.last.get("event") == "failed" and not lost_a_peer(found):
                 # We may have killed it as it was ending.
-                code = found.returncode if 0 < found.returncode < 128 else 1
-                return member, replace(found, returncode=code)
+                return member, replace(found, returncode=1)
         return None
 
-    def _evidence(self, member: Process) -> Evidence:
-        directory, nproc = self._directory(member), self._tools.options.nproc
-        events = evidence.events_of(
-            directory, member.pid, member.beat(), self._since, nproc
-        )
-        assert member.returncode is not None
-        errors = self._errors[member.rank].finish()
+    def _evidence(self, member: Process, hang: str | None = None) -> Evidence:
+        events = events_of(member.beat(), self._shared.options.nproc)
+        errors = self._gang.errors[member.rank].finish()
         kills = oom_kills() - self._kills
-        return Evidence(member.returncode, events, errors, kills)
-
-    def _directory(self, member: Process) -> Path | None:
-        beat = member.beat() or self._leader().beat()
-        return self._tools.journal.directory if beat is None else Path(beat.directory)
+        return Evidence(member.returncode, events, errors, kills, hang)

@@ -1,25 +1,27 @@
-"""Decides whether to restart, how long to wait first, and what to tell the user.
+"""Decides whether to restart, and how long to wait first.
 
-Three rules: the same failure at the same place without progress is a bug, which no
-restart fixes; restarts that bring no newer checkpoint go in circles, whatever the
-failures; and the user may limit restarts. Requested stops do not come here.
+The rules: the same failure at the same place without progress is a bug, which no
+restart fixes; restarts that bring no newer checkpoint, or that train from scratch in
+another directory, go in circles, whatever the failures; and the user may limit
+restarts. Requested stops do not come here.
 """
+
+from collections.abc import Sequence
+from pathlib import Path
 
 from resilient.errors import message
 from resilient.supervise.failures import Ending
-from resilient.supervise.headway import Gain
 from resilient.supervise.options import Options
+from resilient.telemetry.attempts import attempt_starts, read_attempts
+from resilient.telemetry.heartbeat import Beat
 
-_ADVICE = {
-    "out of memory": "Use a smaller batch or model, or a machine with more memory.",
-    "diverged": "Look at the data of that step, lower the learning rate or clip "
-    "gradients.",
-    "killed": "Look for a bug in native code: its output is above.",
-}
-_TRACED = "Fix it: the traceback is in the output above."
-_UNTRACED = "Find out why it exits with this status."
 _AGAIN = "Then run the same command again: it resumes from the last checkpoint."
-_MANY = 64  # doublings: more would overflow, and every limit is reached long before
+_SAME_NAME = (
+    "Give the run the same checkpoint_dir in every start: one without the time in it, "
+    "and an absolute path where each start gets a new working directory."
+)
+_LONGEST = 300.0  # seconds to wait
+_MANY = 64  # doublings: more would overflow
 
 
 class RestartPolicy:
@@ -27,40 +29,41 @@ class RestartPolicy:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self._newest: dict[Path | None, int] = {}  # checkpoint of each run
         self._restarts = -1  # the first start is not a restart
-        self._failures = 0  # in a row without any progress
-        self._fruitless = 0  # restarts in a row without a newer checkpoint
+        self._fruitless = 0  # attempts in a row without a newer checkpoint
+        self._anew = 0  # restarts in a row that began another run
         self._same = 0
-        self._last: tuple[str, str, int | None] | None = None
+        self._last: tuple[str, str | None, int | None] | None = None
 
-    def after(self, ending: Ending, gain: Gain) -> str | None:
+    def after(
+        self,
+        ending: Ending,
+        directory: Path | None = None,
+        steps: Sequence[int] = (),
+        anew: bool = False,
+    ) -> str | None:
         """Record a failure.
+
+        Args:
+            ending: Why the attempt ended.
+            directory: Its run, as a script may have several; None if unknown.
+            steps: Its checkpoints.
+            anew: Whether it began this run instead of resuming the one before.
 
         Returns:
             Why there must be no restart, in words; None to restart.
         """
+        before, newest = self._newest.get(directory, -1), max(steps, default=-1)
+        self._newest[directory] = max(newest, before)
+        progress = newest > before
         self._restarts += 1
-        self._failures = 0 if gain.step or gain.checkpoint else self._failures + 1
-        self._fruitless += self._restarts > 0
-        if gain.checkpoint:
-            self._fruitless = 0
-        self._count_same(ending, gain)
-        if self._same >= self._options.same_failure:
-            return _same_failure(ending, self._same)
-        last = f"last time: {ending.kind}, {ending.why}"
-        if self._fruitless >= self._options.no_progress:
-            return message(
-                f"Gave up: {self._fruitless} restarts in a row brought no newer "
-                "checkpoint.",
-                received=last,
-                hint="Save more often, fix what ends the training, or raise "
-                f"--no-progress. {_AGAIN}",
-            )
-        most = self._options.max_restarts
-        if most is not None and self._restarts >= most:
-            what = f"Gave up: --max-restarts {most} allows no more restarts."
-            return message(what, received=last, hint=_AGAIN)
-        return None
+        self._fruitless = 0 if progress else self._fruitless + 1
+        self._anew = self._anew + 1 if anew else 0
+        this = (ending.kind, ending.signature, ending.step)
+        again = this == self._last and ending.signature and not progress
+        self._same, self._last = (self._same + 1 if again else 1), this
+        return self._reason(ending)
 
     def delay(self, chance: float) -> float:
         """Seconds to wait before the next restart.
@@ -71,29 +74,72 @@ class RestartPolicy:
         Args:
             chance: A random number from 0 to 1.
         """
-        doublings = min(max(0, self._failures - 1), _MANY)
-        longest = self._options.backoff * 2.0**doublings
-        return chance * min(self._options.max_backoff, longest)
+        doublings = min(max(0, self._fruitless - 1), _MANY)
+        return chance * min(_LONGEST, self._options.backoff * 2.0**doublings)
 
-    def _count_same(self, ending: Ending, gain: Gain) -> None:
-        if ending.signature is None:
-            self._last, self._same = None, 0
-            return
-        # Without an exact step there is only the heartbeat's, which is off by a few
-        # steps: a slightly later step is not progress.
-        progress = gain.checkpoint or (gain.step and ending.step is not None)
-        this = (ending.kind, ending.signature, ending.step)
-        self._same = self._same + 1 if this == self._last and not progress else 1
-        self._last = this
+    def _reason(self, ending: Ending) -> str | None:
+        options = self._options
+        if ending.signature and self._same >= options.same_failure:
+            times = f", {self._same} times in a row at the same place"
+            what = ending.kind + (times if self._same > 1 else "")
+            what += " and without progress"
+            hint = f"Fix it: what it printed is above. {_AGAIN}"
+        elif self._anew > 1:
+            what = "two restarts in a row trained from scratch in a new directory"
+            hint = _SAME_NAME
+        elif min(self._fruitless, self._restarts) >= options.no_progress:
+            what = (
+                f"{options.no_progress} restarts in a row brought no newer checkpoint"
+            )
+            hint = f"Save more often, or raise --no-progress. {_AGAIN}"
+        elif self._restarts == options.max_restarts:
+            what = f"--max-restarts {options.max_restarts} allows no more restarts"
+            hint = "Run the same command again to go on from the last checkpoint."
+        else:
+            return None
+        return message(f"Gave up: {what}.", received=ending.why, hint=hint)
 
 
-def _same_failure(ending: Ending, times: int) -> str:
-    what = (
-        f"Gave up: {ending.kind}, {times} times in a row at the same place and "
-        "without progress, so another restart would not help."
-        if times > 1
-        else f"Gave up: {ending.kind}, and --same-failure 1 allows no other attempt."
-    )
-    error = _TRACED if ending.traced else _UNTRACED
-    todo = _ADVICE.get(ending.kind, error)
-    return message(what, received=ending.why, hint=f"{todo} {_AGAIN}")
+class Course:
+    """Notices a restart that trains in a new directory instead of the interrupted one.
+
+    A script may have several runs. So only the first directory that an attempt trains
+    in is judged, and an attempt that got past it is not held against the script.
+    """
+
+    def __init__(self) -> None:
+        self._interrupted: Path | None = None  # where the attempt before was
+        self.start(0.0)
+
+    def start(self, since: float) -> None:
+        """Begin with an attempt; ``since``: when it starts, in Unix seconds."""
+        self._since, self._judged = since, False
+        self._anew: Path | None = None
+
+    def turn(self, beat: Beat) -> str:
+        """Say once that the attempt trains in a new directory, if it does."""
+        before, here = self._interrupted, Path(beat.directory)
+        if self._judged or beat.phase != "training":
+            return ""
+        self._judged = True
+        is_new = here != before and all(self._starts(here))
+        if before is None or not is_new or any(self._starts(before)):
+            return ""
+        self._anew = here
+        return (
+            f"This attempt trains in a new directory, {here}; the one before was "
+            f"interrupted in {before}. If that is the same training, it begins from "
+            f"scratch. {_SAME_NAME}"
+        )
+
+    def end(self, beat: Beat | None) -> bool:
+        """End with an attempt; whether it was interrupted in its new directory."""
+        if beat is None:
+            return False
+        self._interrupted = None if beat.phase == "ended" else Path(beat.directory)
+        return self._anew is not None and self._anew == self._interrupted
+
+    def _starts(self, directory: Path) -> list[bool]:
+        """Of each start of a run, whether it was in this attempt."""
+        begun = attempt_starts(read_attempts(directory))
+        return [each["started"] >= self._since for each in begun]

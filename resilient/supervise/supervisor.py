@@ -5,131 +5,88 @@ import shlex
 import signal
 import time
 from collections import Counter
-from datetime import timedelta
+from collections.abc import Callable
+from dataclasses import replace
 
 from resilient.serialization.redaction import redacted_command
 from resilient.supervise.failures import Ending
-from resilient.supervise.hangs import HangLimit
-from resilient.supervise.headway import Gain, Headway
-from resilient.supervise.journal import Journal
-from resilient.supervise.launch import POLL, Launch, Tools
+from resilient.supervise.launch import Launch, Shared
 from resilient.supervise.options import Options
-from resilient.supervise.output import Output
-from resilient.supervise.restart_policy import RestartPolicy
-from resilient.supervise.signal_queue import SignalQueue
-
-_NOTHING = Gain(step=False, checkpoint=False)
 
 
 class Supervisor:
-    """Runs a command until it is done."""
+    """Runs a command until it is done; takes signals from now on."""
 
-    def __init__(self, options: Options, output: Output, inbox: SignalQueue) -> None:
-        self._options = options
-        self._output = output
-        self._journal = Journal(options.directory)
-        self._tools = Tools(
-            options=options,
-            output=output,
-            inbox=inbox,
-            journal=self._journal,
-            headway=Headway(),
-            told=[],
-            limits=[
-                HangLimit(options.hang_timeout, options.startup_timeout)
-                for _ in range(options.nproc)
-            ],
-        )
-        self._policy = RestartPolicy(options)
-        self._endings: Counter[str] = Counter()
-        self._waited = 0.0
-        self._began = time.monotonic()
+    def __init__(self, options: Options) -> None:
+        self._shared = Shared(options)
+        self.say = self._shared.stderr.say
 
-    def run(self) -> int:
+    def run(self, missing: Callable[[], str] = str) -> int:
         """Supervise to the end.
+
+        Args:
+            missing: Says what a command that ended well left undone, if anything.
 
         Returns:
             The exit status of the last attempt, or that of a signal that ended the wait
             for the next one.
         """
-        options = self._options
+        options = self._shared.options
         times = f" {options.nproc} times" if options.nproc > 1 else ""
         command = redacted_command(options.command)  # messages end up in logs
-        self._output.say(f"Running{times}: {shlex.join(command)}")
-        self._journal.emit("supervising", command=command, nproc=options.nproc)
-        number = 0
-        while True:
-            number += 1
-            ending, gain = self._attempt(number)
-            self._endings[ending.kind] += 1
-            code = self._code(ending, gain)
-            if code is None:
-                code = self._pause(ending, number)
-            if code is not None:
-                self._output.say(self._summary(ending, code))
-                return code
+        self.say(f"Running{times}: {shlex.join(command)}")
+        kinds: Counter[str] = Counter()
+        ending, over = None, False
+        while ending is None or not over:
+            ending, reason = self._attempt(kinds.total() + 1)
+            if ending.kind == "finished" and (undone := missing()):
+                ending = Ending("error", undone, 1, final=True)
+            kinds[ending.kind] += 1
+            over = self._is_over(ending, reason)
+            if not over:
+                ending = self._pause(ending, kinds.total())
+                over = ending.final
+        said = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+        self.say(f"Attempts: {kinds.total()} ({said}). Status: {ending.status}.")
+        return ending.status
 
-    def _attempt(self, number: int) -> tuple[Ending, Gain]:
+    def _attempt(self, number: int) -> tuple[Ending, str | None]:
+        """Why an attempt ended, and why there must be no restart."""
         try:
-            attempt = Launch(self._tools, number)
+            launch = Launch(self._shared)
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126
             why = f"the command cannot be started: {error}"
             # A command that has started once may start again: memory may be short now.
-            return Ending("not started", why, code, final=number == 1), _NOTHING
-        return attempt.run()
+            ending = Ending("not started", why, code, final=number == 1)
+            return ending, self._shared.policy.after(ending)
+        return launch.run()
 
-    def _code(self, ending: Ending, gain: Gain) -> int | None:
-        """The exit status if this is the end; None for a restart."""
-        say, emit = self._output.say, self._journal.emit
+    def _is_over(self, ending: Ending, reason: str | None) -> bool:
+        """Whether there is no restart; says why not."""
         if ending.kind == "finished":
-            emit("finished", attempts=self._endings.total())
-            return ending.status
-        if self._tools.told or ending.final:
-            say(f"No restart. {ending.kind.capitalize()}: {ending.why}.")
-            why = "told to stop" if self._tools.told else ending.why
-            emit("stopped", kind=ending.kind, why=why, status=ending.status)
-            return ending.status
-        reason = self._policy.after(ending, gain)
-        if reason is None:
-            return None
-        say(reason)
-        emit("gave up", kind=ending.kind, why=reason, status=ending.status)
-        return ending.status
+            return True
+        if self._shared.stops or ending.final:
+            self.say(f"No restart. {ending.kind.capitalize()}: {ending.why}.")
+            return True
+        if reason is not None:
+            self.say(reason)
+            about = {"kind": ending.kind, "status": ending.status}
+            self._shared.emit("gave up", why=reason, **about)
+        return reason is not None
 
-    def _pause(self, ending: Ending, number: int) -> int | None:
-        """Wait before a restart; the exit status if a signal cancels it."""
-        delay = self._policy.delay(random.random())
+    def _pause(self, ending: Ending, number: int) -> Ending:
+        """Wait before a restart; a final ending if a signal cancels it."""
+        delay = self._shared.policy.delay(random.random())
         what = f"{ending.kind.capitalize()}: {ending.why}."
-        self._output.say(f"{what} Restart {number} in {delay:.1f} s.")
-        self._journal.emit("restarting", restart=number, kind=ending.kind, delay=delay)
-        now = start = time.monotonic()
-        told = self._tools.told
-        while not told and (left := start + delay - now) > 0:
-            self._output.status = f"restart {number} in {left:.0f} s"
-            told += self._tools.inbox.wait(min(left, POLL))
-            now = time.monotonic()
-        self._waited += now - start
-        if not told:
-            return None
-        name = signal.Signals(told[0]).name
-        self._output.say(f"No restart: {name} arrived during the wait.")
-        code = 130 if told[0] == signal.SIGINT else 143
-        self._journal.emit("stopped", kind=ending.kind, why=name, status=code)
-        return code
-
-    def _summary(self, ending: Ending, code: int) -> str:
-        kinds = ", ".join(f"{n} {kind}" for kind, n in self._endings.most_common())
-        steps = self._tools.headway.steps
-        time_in_all = timedelta(seconds=round(time.monotonic() - self._began))
-        return "\n".join(
-            [
-                f"attempts: {self._endings.total():,}",
-                f"endings: {kinds}",
-                *(f"last step in {run}: {max(at, 0):,}" for run, at in steps.items()),
-                f"time: {time_in_all}",
-                f"waited for restarts: {timedelta(seconds=round(self._waited))}",
-                f"last attempt: {ending.kind}: {ending.why}",
-                f"exit status: {code}",
-            ]
-        )
+        self.say(f"{what} Restart {number} in {delay:.1f} s.")
+        until, stops = time.monotonic() + delay, self._shared.stops
+        while not stops and (rest := until - time.monotonic()) > 0:
+            stops += self._shared.wait(rest)
+        if not stops:
+            return ending
+        why = f"{signal.Signals(stops[0]).name} arrived during the wait"
+        status = 130 if stops[0] == signal.SIGINT else 143
+        ending = replace(ending, why=why, status=status, final=True)
+        self._is_over(ending, None)
+        return ending

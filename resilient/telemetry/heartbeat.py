@@ -26,6 +26,7 @@ from resilient.storage.layout import HEARTBEAT
 
 # A supervisor, which does not know the checkpoint directory, names a file here.
 VARIABLE = "RESILIENT_HEARTBEAT"
+_WRITE = os.O_WRONLY | os.O_CREAT
 
 # Plausible values, in events as well. A datetime holds years up to 9999, and system
 # calls take process ids of 31 bits.
@@ -71,10 +72,13 @@ class Heartbeat:
     def __init__(
         self, attempt: str, directory: os.PathLike[str], paths: Sequence[Path]
     ) -> None:
-        self._attempt = attempt
-        self._directory = os.fspath(directory)
+        self._who = {
+            "attempt": attempt,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "directory": os.fspath(directory),
+        }
         self._paths = list(paths)
-        self._host = socket.gethostname()
         self._written = -1
         self._size = 0
         self.count = 0
@@ -94,21 +98,16 @@ class Heartbeat:
         if count == self._written:
             return
         self._written = count
-        now = Beat(
-            attempt=self._attempt,
-            host=self._host,
-            pid=os.getpid(),
-            directory=self._directory,
-            time=time.time(),
-            count=count,
-            phase=self.phase,
-            **self.progress._asdict(),
-        )
-        line = json.dumps(asdict(now))
+        where = {"phase": self.phase, **self.progress._asdict()}
+        line = json.dumps({**self._who, "time": time.time(), "count": count, **where})
         self._size = max(self._size, len(line))  # overwrites all of the line before
         for path in self._paths:
-            with contextlib.suppress(OSError):  # must not stop training
-                _overwrite(path, line.ljust(self._size).encode() + b"\n")
+            with (
+                contextlib.suppress(OSError),  # must not stop training
+                open(open_file(path.parent, path.name, _WRITE), "wb") as file,
+            ):
+                file.write(line.ljust(self._size).encode() + b"\n")
+                file.truncate()
 
 
 def read(path: str | os.PathLike[str]) -> Beat | None:
@@ -126,12 +125,3 @@ def last_words(directory: Path) -> dict[str, object] | None:
     """The last sign that another process left in a checkpoint directory, as JSON."""
     beat = read(directory / HEARTBEAT)
     return None if beat is None else asdict(beat)
-
-
-def _overwrite(path: Path, line: bytes) -> None:
-    descriptor = open_file(path.parent, path.name, os.O_WRONLY | os.O_CREAT)
-    try:
-        os.write(descriptor, line)
-        os.ftruncate(descriptor, len(line))
-    finally:
-        os.close(descriptor)

@@ -16,7 +16,7 @@ from resilient.backends.base import HeldTensors
 from resilient.data.inputs import DataInputs
 from resilient.distributed.group import Group
 from resilient.errors import ResilientError
-from resilient.policies.keep import MonitoredMetrics
+from resilient.policies.keep import unlogged
 from resilient.preemption.watch import Watch
 from resilient.progress import Progress
 from resilient.saving import choose
@@ -25,7 +25,8 @@ from resilient.saving.snapshot import Snapshot
 from resilient.storage import layout
 from resilient.storage.checkpoint import Checkpoint
 from resilient.storage.stores import place
-from resilient.telemetry.events import LastAttempt, read_events
+from resilient.telemetry.attempts import LastAttempt
+from resilient.telemetry.events import read_events
 from resilient.training import rollback
 from resilient.training.session import Session
 from resilient.training.state import RunState, no_garbage_collection
@@ -139,7 +140,7 @@ class Boundaries:
         logged: The newest metrics of this epoch, where there are some before it ends.
 
     Attributes:
-        monitored: The metrics that ``keep`` compares.
+        unlogged: Metrics that ``keep`` compares, and no epoch has logged so far.
         consensus: Decides, the same in all processes.
     """
 
@@ -156,7 +157,7 @@ class Boundaries:
         self._session, self._state, self._inputs = session, state, inputs
         self._saving, self._watch = session.saving, session.watch
         self._recorder, self._witness = session.recorder, session.witness
-        self.monitored = MonitoredMetrics(session.options.keep.monitors)
+        self.unlogged = set(session.options.keep.monitors)
         self._losses = losses or rollback.LossWatch(None, active=False)
         self.consensus = BoundaryConsensus(session.group, self._saving, self._watch)
         self._settle, self._logged = settle, logged
@@ -173,7 +174,7 @@ class Boundaries:
         seconds: float,
         *,
         first: bool,
-        over: bool = False,
+        over: str | None = None,
     ) -> None:
         """Everything is ready for training.
 
@@ -184,7 +185,7 @@ class Boundaries:
             seconds: How long that took.
             first: Whether this process has not trained before: then checkpoints that
                 ``resume`` passes over are moved away.
-            over: Whether nothing is left to train.
+            over: Why nothing is left to train, in words; None if something is.
         """
         session, store = self._session, self._session.options.store
         if first and session.group.index == 0:
@@ -195,8 +196,7 @@ class Boundaries:
         continues = session.alike and session.resume in ("auto", "must")
         compares = continues and not session.training
         if compares:  # an attempt in this directory saved the checkpoint, or resumed it
-            names = '"saved"', '"restored"'
-            found = read_events(store.directory, having=names, newest_first=True)
+            found = read_events(store.directory, having=['"saved"', '"restored"'])
             compares = any(each.get("step") == progress.step for each in found)
         skips = rollback.read(store.directory)
         count = self._witness.begin(progress.step, skips, compares=compares)
@@ -212,8 +212,8 @@ class Boundaries:
             return
         where, last = place(store, resumed), session.last if first else None
         line = f"Resumed at {progress} from {where}"
-        if over:
-            line = nothing_left(f"step {progress.step:,} of {where}")
+        if over is not None:
+            line = nothing_left(f"step {progress.step:,} of {where}") + over
         elif last is not None:
             line += f"\n{ending(last, progress.step)}. Restored in {seconds:.2f} s."
             line += " No batch to compare." if compares and not count else ""
@@ -253,7 +253,7 @@ class Boundaries:
         self.trained(progress)
         if not save:
             return
-        self._record(progress, in_epoch=True)
+        self._record(progress)
         if self._watch.stopping:
             self._watch.stop_unless_time(self._saving.slowest)
         decision = self.consensus.at(progress)
@@ -285,14 +285,14 @@ class Boundaries:
         """
         if logs:
             self._session.events.emit("metrics", **progress._asdict(), logs=logs)
-        unknown = self.monitored.error(logs, validates=validates)
+        unknown = unlogged(self.unlogged, logs, validates=validates)
         if unknown is not None:
             self._saving.save_without_pruning()
         self._witness.check(progress.step)
         if self._uncommitted is not None:  # no batch followed
             self._uncommitted.tensors.release()
         self._uncommitted = None
-        self._record(progress, in_epoch=False)
+        self._record(progress, at_end=finished, in_epoch=False)
         if not finished:
             self._watch.stop_unless_time(self._saving.slowest)
         decision = self.consensus.at(progress, finished=finished)
@@ -343,10 +343,12 @@ class Boundaries:
             stall=self._saving.stalled(),
         )
 
-    def _record(self, progress: Progress, *, in_epoch: bool) -> None:
+    def _record(
+        self, progress: Progress, *, at_end: bool = False, in_epoch: bool = True
+    ) -> None:
         """Record a digest of the state, where that is asked for."""
         recorder = self._recorder
-        if recorder is not None and recorder.is_due(progress):
+        if recorder is not None and recorder.is_due(progress, at_end=at_end):
             taken = self._snapshot(progress, recorder.spare, in_epoch=in_epoch)
             recorder.add(taken)
 
@@ -376,9 +378,8 @@ def ending(last: LastAttempt, resumed: int, now: float | None = None) -> str:
     line = f"The last attempt {last.how} {_ago(seconds)}"
     if last.step is None or last.step < resumed:
         return line
-    about = "" if last.certain else "about "
+    lost, about = last.step - resumed, "" if last.certain else "about "
     line += f" at {about}step {last.step:,}"
-    lost = last.step - resumed
     batches = "batch" if lost == 1 else "batches"
     return f"{line}: {about}{lost:,} {batches} will be trained again" if lost else line
 

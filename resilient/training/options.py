@@ -4,15 +4,14 @@ import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal
 
-from resilient.convert.start import StartFrom
+from resilient.convert.start import checked_starts
 from resilient.data import DataOptions, OnDataChange
 from resilient.errors import message, require_integer, require_number
 from resilient.policies import KeepPolicy, SaveFreq, every, keep_policy, save_policy
-from resilient.preemption.options import Preemption, checked_preemption
+from resilient.preemption.requests import Preemption, checked_preemption
 from resilient.saving.checkpointer import OnSaveError
 from resilient.saving.choose import Resume, ResumeFrom
 from resilient.serialization.state_dict import Stateful, StatefulObjects
@@ -152,8 +151,9 @@ class Options:
         allow: Differences from the checkpoint to accept, such as ``"data"``, where a
             resume would otherwise be refused; a set of ``"backend"`` (of Keras),
             ``"batch_size"``, ``"callbacks"``, ``"config"`` (of layers), ``"data"``,
-            ``"learning_rate"``, ``"metrics"`` and ``"optimizer"``. A
-            ``NotExactWarning`` says what changed, and later checkpoints record it.
+            ``"learning_rate"``, ``"metrics"``, ``"optimizer"`` and ``"stopped"`` (goes
+            on where a callback stopped training). A ``NotExactWarning`` says what
+            changed, and later checkpoints record it.
         on_data_change: What to do if the data has other content after a resume (a
             batch, or what a tf.data pipeline was given): ``"raise"`` an error, or
             ``"warn"`` and continue with the new data. (To train on a different dataset,
@@ -163,6 +163,11 @@ class Options:
             ``"raise"`` a ``NotExactError`` before anything is saved.
         replay_data: Instead of saving the state of iterators (a large shuffle buffer,
             say), draw all batches again from the start of the epoch or the run.
+        keep_compiled: On JAX, keep what is compiled in ``compiled/`` beside the
+            checkpoints, so that the next start need not compile it again. These files
+            are programs, see the documentation of checkpoint security. Nothing is kept
+            if ``RESILIENT_KEY`` is set, nor by several processes that train together,
+            and JAX's own ``jax_compilation_cache_dir`` has precedence.
         on_event: Called with each event that ``events.jsonl`` records: a dict with
             ``"event"`` and ``"time"`` (Unix seconds).
         on_save_error: What to do if a checkpoint cannot be written: ``"raise"`` at the
@@ -183,6 +188,7 @@ class Options:
     on_data_change: OnDataChange = "raise"
     on_inexact: OnInexact = "warn"
     replay_data: bool = False
+    keep_compiled: bool = True
     on_event: OnEvent | None = None
     on_save_error: OnSaveError = "raise"
     preemption: Preemption | None = _PREEMPTION
@@ -216,7 +222,8 @@ class LoopOptions(Options):
     Args:
         keep: As in ``fit``; ``best`` compares the last value logged in each epoch.
         allow: Differences from the checkpoint to accept: a set of ``"backend"``,
-            ``"batch_size"``, ``"config"``, ``"data"``, ``"metrics"``, ``"optimizer"``.
+            ``"batch_size"``, ``"config"``, ``"data"``, ``"metrics"``, ``"optimizer"``,
+            ``"stopped"`` (goes on where ``run.stop()`` ended the run).
         start_from: As in ``fit`` if there is one Keras model; for several, a dict that
             maps their names to paths. Not allowed with ``state``.
         data: What ``loop`` and ``batches`` iterate over if they are not given data.
@@ -242,6 +249,7 @@ class RunOptions:
         keep: What to keep.
         resume: Which checkpoint to resume from.
         data: Options for the data.
+        keep_compiled: Whether the next start may load what was compiled.
         on_event: Called with each event.
         on_inexact: What to do if training does not repeat.
         on_save_error: What to do if a checkpoint cannot be written.
@@ -257,13 +265,15 @@ class RunOptions:
     def __init__(self, checkpoint_dir: Location, given: Options) -> None:
         for name in ("on_data_change", "on_inexact", "on_save_error"):
             require_one_of(name, getattr(given, name), "raise", "warn")
-        if not isinstance(given.replay_data, bool):
-            what = "`replay_data` must be True or False."
-            raise TypeError(message(what, received=repr(given.replay_data)))
+        for name in ("replay_data", "keep_compiled"):
+            if not isinstance(value := getattr(given, name), bool):
+                what = f"`{name}` must be True or False."
+                raise TypeError(message(what, received=repr(value)))
         if given.on_event is not None and not callable(given.on_event):
             what = "`on_event` must be callable: it receives each event, a dict."
             raise TypeError(message(what, received=repr(given.on_event)))
         self.on_inexact = given.on_inexact
+        self.keep_compiled = given.keep_compiled
         self.on_event, self.on_save_error = given.on_event, given.on_save_error
         self.save_policy = save_policy(given.save_freq)
         self.keep = keep_policy(given.keep)
@@ -305,7 +315,7 @@ class RunOptionsOfFit(RunOptions):
     """The options of a fit, validated.
 
     Attributes:
-        start_from: The weights to start with if it does not resume.
+        starts: The weights to start with if it does not resume.
         stateful: The user's own objects.
         on_nan: What to do when the loss is bad.
         loss_spike: See ``rollback.LossWatch``.
@@ -313,14 +323,12 @@ class RunOptionsOfFit(RunOptions):
 
     def __init__(self, checkpoint_dir: Location, given: FitOptions) -> None:
         super().__init__(checkpoint_dir, given)
-        self.start_from = StartFrom.checked(given.start_from, given.start_layers)
+        self.starts = checked_starts(given.start_from, given.start_layers)
         self.stateful = StatefulObjects(given.stateful)
         self.on_nan = checked_on_nan(given.on_nan)
         self.loss_spike = checked_loss_spike(given.loss_spike, given.on_nan)
         if isinstance(self.on_nan, Rollback):
             self.keep |= KeepPolicy(back=self.on_nan.steps)
-        if self.trial is not None and self.trial.data_only:
-            self.on_nan = "ignore"
 
 
 def require_one_of(name: str, value: object, *allowed: str) -> None:
@@ -331,11 +339,7 @@ def require_one_of(name: str, value: object, *allowed: str) -> None:
 
 
 def _checked_resume(resume: Resume, keep: KeepPolicy) -> ResumeFrom:
-    if isinstance(resume, bool):
-        hint = 'Use "auto" (resume if there is a checkpoint) or "must".'
-        hint = hint if resume else 'Use "never" to start from scratch.'
-        raise ValueError(message(f"resume={resume} is not accepted.", hint=hint))
-    if isinstance(resume, Integral) and resume >= 0:
+    if isinstance(resume, Integral) and resume >= 0 and not isinstance(resume, bool):
         return int(resume)
     if resume in ("auto", "never", "must") and isinstance(resume, str):
         return resume
@@ -374,6 +378,7 @@ WINS = {
     "learning_rate": "this script's is used from here on",
     "metrics": "they start fresh",
     "optimizer": "it starts fresh; the model keeps the checkpoint's weights",
+    "stopped": "training goes on, with callbacks as they were",
 }
 NAMES = tuple(WINS)
 # A loop has no callbacks, and keeps its learning rate wherever it likes.
@@ -395,15 +400,9 @@ def checked_allow(allow: Collection[str], names: Sequence[str]) -> frozenset[str
         what = "`allow` must be a set of names."
         hint = 'For example allow={"data"}.'
         raise TypeError(message(what, received=repr(allow), hint=hint))
-    for name in allow:
-        if name in names:
-            continue
-        what = "`allow` has an unknown name."
+    for name in set(allow).difference(names):
+        what = "`allow` has a name that is unknown here."
         hint = f"Use one of: {', '.join(names)}."
-        if name in NAMES:
-            what = "This name in `allow` is for fit only; Run does not take it."
-        elif near := get_close_matches(str(name), names, 1, 0.5):
-            hint = f'Did you mean "{near[0]}"? {hint}'
         raise ValueError(message(what, received=repr(name), hint=hint))
     return frozenset(allow)
 

@@ -134,9 +134,8 @@ def awaited(session: "Session") -> Iterator[None]:
     try:
         yield
     except BaseException as end:
-        limit = _AFTER_ERROR
-        if isinstance(end, KeyboardInterrupt | GeneratorExit):
-            limit = 0.0
+        ended = isinstance(end, KeyboardInterrupt | GeneratorExit)
+        limit = 0.0 if ended else _AFTER_ERROR
         if isinstance(end, TrainingStopped):  # which may be a KeyboardInterrupt
             limit = math.inf
         try:

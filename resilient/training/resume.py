@@ -47,6 +47,10 @@ _IN_CALLBACKS = (
     " If a callback replaced the optimizer, loss or a metric, or froze layers: do so "
     "between two fits, or before the first batch of every attempt."
 )
+_INITIAL_EPOCH = (
+    " A resume finds its epoch by itself: pass the initial_epoch of the first attempt, "
+    "or none."
+)
 _MOST = 1000  # changes that a checkpoint records
 
 
@@ -139,6 +143,7 @@ class Resume(Generic[R]):
 
     Attributes:
         changes: Differences that this run accepts.
+        goes_on: Whether it continues although it had been stopped for good.
         moved: Where it continues, if in different data.
     """
 
@@ -150,6 +155,7 @@ class Resume(Generic[R]):
     ) -> None:
         self.checkpoint, self.saved = checkpoint, saved
         self.changes = Changes(allow, saved.run.allowed, checkpoint.step)
+        self.goes_on = "stopped" in allow
         self.moved: Moved | None = None
 
     @property
@@ -161,6 +167,19 @@ class Resume(Generic[R]):
     def progress(self) -> Progress:
         """Where this run continues, counted in its own batches."""
         return self.moved.progress if self.moved else self.checkpoint.progress
+
+    def why_stopped(self, what: str, epochs: int) -> str:
+        """Why its run was ended early, and how to go on; empty if it goes on now.
+
+        Args:
+            what: Ended it.
+            epochs: How many this attempt is to train.
+        """
+        if not self.goes_on:
+            at = f"epoch {self.progress.epoch:,} of {epochs:,}"
+            return f': {what} ended it in {at}. Pass allow={{"stopped"}} to train on'
+        self.changes.accept([Difference("stopped", f"{what} had ended the run")])
+        return ""
 
     def cast_to(self, live: list[variables.Leaf]) -> list[variables.Leaf]:
         """These variables, to whose dtypes the saved values are cast from now on."""
@@ -202,6 +221,8 @@ class Resume(Generic[R]):
         hint = _OF_FITS if isinstance(self.run, FitRun) else _OF_LOOPS
         if any(each.of == IN_TRAINING for each in refused):
             hint += _IN_CALLBACKS
+        if any(each.line.startswith("initial_epoch:") for each in refused):
+            hint += _INITIAL_EPOCH
         raise CheckpointMismatchError(
             f"{self.checkpoint.path} belongs to a different run and cannot be resumed "
             f"exactly. {untouched} was changed.",

@@ -14,11 +14,9 @@ import contextlib
 import json
 import math
 import statistics
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +25,6 @@ from msgspec import Meta
 from resilient.display import in_ipython
 from resilient.distributed.group import ALONE, Group
 from resilient.errors import (
-    CheckpointWriteError,
     CorruptCheckpointError,
     DivergedError,
     NotSupportedError,
@@ -52,11 +49,13 @@ from resilient.storage.files import (
     sync,
 )
 from resilient.storage.layout import ROLLBACKS
+from resilient.storage.refusals import unwritable
 from resilient.storage.store import Store
 from resilient.training.options import Rollback
 
 _WINDOW = 100  # batches; a spike is compared with their median
 _FEWEST = 20  # batches needed before anything counts as a spike
+_WRITABLE = "Make room, or make the directory writable, and run again."
 
 
 @dataclass(frozen=True)
@@ -241,7 +240,7 @@ def write(directory: Path, skips: list[Skip]) -> None:
         CheckpointWriteError: The file system failed.
     """
     text = json.dumps([asdict(skip) for skip in skips], indent=1)
-    with _failing(directory / ROLLBACKS, "The rollback cannot be recorded"):
+    with unwritable("The rollback cannot be recorded", hint=_WRITABLE):
         replace_file(directory / ROLLBACKS, f"{text}\n".encode())
 
 
@@ -251,66 +250,35 @@ def forget(directory: Path) -> None:
     Raises:
         CheckpointWriteError: The file system failed.
     """
-    with _failing(directory / ROLLBACKS, "The rollbacks cannot be deleted"):
+    with unwritable("The rollbacks cannot be deleted", hint=_WRITABLE):
         (directory / ROLLBACKS).unlink(missing_ok=True)
         sync(directory)
 
 
-@contextlib.contextmanager
-def _failing(path: Path, what: str) -> Iterator[None]:
-    """Turn a refusal by the file system into an error that says so."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointWriteError(
-            f"{what}: {error.strerror}.",
-            received=f"{path}: {error}",
-            hint="Make room, or make the directory writable, and run again.",
-        ) from error
+def leave_out(
+    skips: Sequence[Skip], first: int, begin: int, end: int, length: int | None
+) -> bool:
+    """Whether these batches of an epoch, trained in one step, are skipped.
 
-
-class Skipped:
-    """Which batches the rollbacks of a run skip, found in few looks at any number.
+    One batch at the end of an epoch is always trained, or Keras would have no logs: the
+    last one, or the one before if the last is the bad one.
 
     Args:
         skips: The rollbacks of the run.
+        first: Step at which the epoch began.
+        begin: Number of the first batch in the epoch.
+        end: Number of the last batch.
+        length: Batches of the epoch; None if not known yet.
     """
-
-    def __init__(self, skips: Sequence[Skip]) -> None:
-        ordered = sorted(skips, key=lambda skip: skip.start)
-        self._starts = [skip.start for skip in ordered]
-        # Up to where those that start no later skip.
-        self._stops = list(accumulate((skip.stop for skip in ordered), max))
-        self._bad = {skip.bad for skip in skips}
-
-    def __bool__(self) -> bool:
-        return bool(self._bad)
-
-    def __contains__(self, step: int) -> bool:
-        place = bisect_right(self._starts, step)
-        return place > 0 and step < self._stops[place - 1]
-
-    def leave_out(self, first: int, begin: int, end: int, length: int | None) -> bool:
-        """Whether these batches of an epoch, trained in one step, are skipped.
-
-        One batch at the end of an epoch is always trained, or Keras would have no logs:
-        the last one, or the one before if the last is the bad one.
-
-        Args:
-            first: Step at which the epoch began.
-            begin: Number of the first batch in the epoch.
-            end: Number of the last batch.
-            length: Batches of the epoch; None if not known yet.
-        """
-        if first + begin not in self:
-            return False
-        if length is None:
-            return True
-        bad = self._bad
-        if end + 1 >= length:
-            return begin > 0 and any(first + i in bad for i in range(begin, end + 1))
-        after = range(end + 1, 2 * end - begin + 2)
-        return not (after.stop >= length and any(first + i in bad for i in after))
+    if not any(skip.start <= first + begin < skip.stop for skip in skips):
+        return False
+    if length is None:
+        return True
+    bad = {skip.bad for skip in skips}
+    if end + 1 >= length:
+        return begin > 0 and any(first + i in bad for i in range(begin, end + 1))
+    after = range(end + 1, 2 * end - begin + 2)
+    return not (after.stop >= length and any(first + i in bad for i in after))
 
 
 def obstacle(store: Store, how: Rollback, bad: Bad) -> str:

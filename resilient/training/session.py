@@ -7,12 +7,13 @@ each other, process 0 locks the directory, and events, heartbeat and signals are
 import contextlib
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from resilient._version import __version__
 from resilient.backends import get_backend
 from resilient.backends.base import Part
+from resilient.convert.start import Starts, start
 from resilient.data.inputs import DataInputs
 from resilient.data.shard import ShardedData
 from resilient.distributed.group import ALONE, Group
@@ -31,10 +32,12 @@ from resilient.serialization.position import Positions
 from resilient.state import fingerprint
 from resilient.state.rng import kept_random_state
 from resilient.storage import layout, manifest
+from resilient.storage.compiled import CompiledPrograms
 from resilient.storage.manifest import LIBRARY
 from resilient.telemetry import heartbeat
+from resilient.telemetry.attempts import attempt_starts, last_attempt, read_attempts
 from resilient.telemetry.console import Notifier
-from resilient.telemetry.events import Events, attempts_so_far, last_attempt
+from resilient.telemetry.events import Events
 from resilient.training.options import RunOptions
 from resilient.training.outcome import awaited, reported
 from resilient.training.state import no_garbage_collection
@@ -50,6 +53,7 @@ class Session:
         strategy: The tf.distribute strategy; None on other backends.
         parallel: How several processes train one model.
         group: These processes.
+        committed: Called after each commit, on the writer's thread.
 
     Attributes:
         resume: Which checkpoint to resume from, until the run goes back to another.
@@ -74,6 +78,7 @@ class Session:
         strategy: Any,
         parallel: ParallelStrategy,
         group: Group,
+        committed: Callable[[], None],
     ) -> None:
         directory, index = options.store.directory, group.index
         self.options, self.strategy = options, strategy
@@ -83,9 +88,9 @@ class Session:
         self.part = Part(index, group.count, replicas.count_under(strategy))
         self.say, self.training, self.alike = Notifier(), False, False
         self.events = Events(directory, options.on_event, index)
-        anew = options.resume == "never"
-        self.attempts = [] if anew else attempts_so_far(directory, index)
-        self.last = last_attempt(directory) if index == 0 else None
+        before = read_attempts(directory, index)
+        self.attempts = [] if options.resume == "never" else attempt_starts(before)
+        self.last = last_attempt(before) if index == 0 else None
         options.store.report, options.store.say = self.events.emit, self.say
         environment = fingerprint.environment(self.backend)
         self.events.emit(
@@ -102,7 +107,14 @@ class Session:
             request_save=self.request_save,
         )
         self.saving = Checkpointer(
-            Committer(options.store, options.keep, self.events, environment, group),
+            Committer(
+                options.store,
+                options.keep,
+                self.events,
+                environment,
+                group,
+                committed=committed,
+            ),
             policy=options.save_policy,
             on_error=options.on_save_error,
             waiting=self.watch.saving,
@@ -117,12 +129,28 @@ class Session:
             on_inexact=options.on_inexact,
             say=self.say,
         )
-        trial = options.trial
-        self.recorder = None if trial is None else trial.recorder(self)
+        self.recorder = None
+        if options.trial is not None:
+            from resilient.training.trial import Recorder
+
+            self.recorder = Recorder(options.trial, self)
+
+    def drawn(self, batch: Any) -> Any:
+        """The batch, which is about to be trained."""
+        if self.recorder is not None:
+            self.recorder.drawn(batch)
+        return self.witness.drawn(batch)
 
     def request_save(self) -> None:
         """Save at the next boundary, whatever the policy says."""
         self.saving.request()
+
+    def start_from(self, starts: Starts, models: Mapping[str, Any]) -> list[str]:
+        """Set the initial weights that were asked for; lines say what was taken."""
+        started = [*start(starts, models, self.group)]
+        for _, event in started:
+            self.events.emit("started from", **event)
+        return [line for line, _ in started]
 
     @no_garbage_collection()
     def choose(self) -> Loaded | None:
@@ -230,17 +258,35 @@ def open_session(
         if group.index == 0:  # it changes the directory for all
             opened.enter_context(store.opened(anew=anew))
         _require_same_key(group)
-        session = Session(options, strategy, parallel, group)
+        committed = opened.enter_context(_compiled(options, group))
+        session = Session(options, strategy, parallel, group, committed)
         # Left from the last to the first.
         with (
             under_way(session),
-            session.watch,  # takes signals and heartbeats until all is over
+            session.watch.running(),  # takes signals and heartbeats until all is over
             reported(session),  # of what ended training or any of what follows
             awaited(session),  # uploads what was written
             group.explained(),  # an error here may be that of another process
             session.saving,  # writes the last snapshot
         ):
             yield session
+
+
+@contextlib.contextmanager
+def _compiled(options: RunOptions, group: Group) -> Iterator[Callable[[], None]]:
+    """Inside, the backend loads what earlier starts compiled, unless it has peers.
+
+    Yields:
+        What to call after each commit.
+    """
+    alone = options.keep_compiled and group.count == 1
+    keep = get_backend().keep_compiled() if alone else None
+    if keep is None:
+        yield lambda: None
+        return
+    programs = CompiledPrograms(options.store.directory)
+    with programs.opened() as path, keep(path) if path else contextlib.nullcontext():
+        yield programs.seal if path else lambda: None
 
 
 def _require_same_key(group: Group) -> None:

@@ -39,9 +39,7 @@ def under_way(session: "Session") -> Iterator[None]:
     finally:
         del _threads[session]
         if not _threads:
-            from resilient.serialization.classes import is_of_others
-
-            forget(is_of_others)
+            forget()
 
 
 def is_inside_a_run() -> bool:

@@ -18,7 +18,7 @@ from support import SUPPORT, gang
 from resilient import backends
 from resilient.backends.base import Part
 from resilient.errors import CorruptCheckpointError
-from resilient.supervise.environment import free_ports, of_process, ports_needed
+from resilient.supervise.environment import free_ports, of_process
 
 pytestmark = [
     pytest.mark.skipif(os.environ["KERAS_BACKEND"] != "jax", reason="about JAX"),
@@ -47,7 +47,7 @@ class Saved:
 
     def run(self, what: str, directory: Path, processes: int) -> list[Lines]:
         """Let some processes act on a directory; what each of them says."""
-        ports = free_ports(ports_needed(processes))
+        ports = free_ports(processes + 2)
         each = [self._process(rank, processes, ports) for rank in range(processes)]
         ended = gang.run_with(each, SCRIPT, what, directory, timeout=300).check()
         return [

@@ -13,6 +13,7 @@ import pytest
 from support.reported import killed_and_resumed, write_events
 
 from resilient.cli.main import main
+from resilient.telemetry.events import KILLED
 
 pytestmark = pytest.mark.once
 
@@ -21,13 +22,14 @@ START = 1_700_000_000
 
 @pytest.fixture
 def runs(tmp_path):
-    """One that ended, and one that died."""
+    """One that ended, and one that was killed."""
     killed_and_resumed(tmp_path / "a", START)
     write_events(
         tmp_path / "b",
         START,
         [
             ("b", 0, "started", {}),
+            ("b", 1, "training", {"step": 1}),
             ("b", 1, "metrics", {"step": 7, "epoch": 1, "logs": {"loss": 0.125}}),
         ],
     )
@@ -41,26 +43,19 @@ def runs(tmp_path):
 def test_a_pipe_gets_one_snapshot(runs, capsys):
     assert main(["watch", str(runs)]) == 0
     header, *lines = (line.split() for line in capsys.readouterr().out.splitlines())
-    assert header[:3] == ["run", "state", "phase"]
-    assert lines[0] == [
-        "a",
-        "ended",
-        "6,000",
-        "3",
-        "0.25",
-        "2023-11-14T23:20:00Z",
-        "98.2%",
-        "2",
-        "2",
+    assert header[:4] == ["run", "state", "step", "epoch"]
+    assert lines[0][:9] == [
+        *("a", "ended", "6,000", "3", "2023-11-14T23:20:00Z", "98.2%", "1:06:40"),
+        *("2", "2"),
     ]
-    assert lines[1][:5] == ["b", "dead", "9", "1", "0.125"]
-    assert lines[1][5] == "never"
+    assert lines[1][:7] == ["b", *KILLED.split(), "9", "1", "never"]
+    assert lines[1][-2:] == ["loss", "0.125"]
 
 
 def test_one_run_and_json(runs, capsys):
     assert main(["watch", str(runs / "a"), "--json"]) == 0
     (run,) = json.loads(capsys.readouterr().out)["runs"]
-    assert (run["state"], run["loss"], run["attempts"]) == ("ended", 0.25, 2)
+    assert (run["state"], run["metrics"]["loss"]) == ("ended", 0.25)
 
 
 def test_a_directory_without_runs_says_so(tmp_path, capsys):

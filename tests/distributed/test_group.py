@@ -67,7 +67,7 @@ group.broadcast("never") if group.index else group.gather("never")
     assert (
         f"PeerLostError: Another process of this training is gone, and the others "
         "cannot continue without it.\n"
-        f"Received: process {victim} of 2: it ended without reporting an error"
+        f"Received: process {victim} of 2: it was killed or lost"
     ) in out
     assert list(directory.iterdir()) == []
 
@@ -143,7 +143,7 @@ raise RuntimeError("UNAVAILABLE: connection reset by peer")
     assert "RuntimeError: UNAVAILABLE: connection reset by peer" in out
     assert "The above exception was the direct cause" in out
     assert "PeerLostError" in out
-    assert f"process {count - 1} of {count}: it ended without reporting an error" in out
+    assert f"process {count - 1} of {count}: it was killed or lost" in out
 
 
 def test_directories_that_are_not_shared_are_refused(

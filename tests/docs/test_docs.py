@@ -55,7 +55,7 @@ NOT_RUN = {
 }
 
 
-def no_cloud(*_):
+def no_cloud(*_, **__):
     raise OSError("There is no metadata server here.")
 
 
@@ -71,7 +71,7 @@ def test_the_snippets_of_a_page_run(
 ):
     """In their order, as one program, in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(clouds, "ask", no_cloud)
+    monkeypatch.setattr(clouds, "HTTPConnection", no_cloud)
     for key, value in child_environment.items():
         monkeypatch.setenv(key, value)
     snippets.run(PAGES[name], backend)

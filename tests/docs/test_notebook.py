@@ -71,4 +71,4 @@ def test_killed_and_interrupted_it_ends_with_the_digest_of_a_run_left_alone(
         text = "\n".join(map(one.run, CELLS[CELLS.index(TRAINING) :]))
         assert "Resumed at step" in text
     assert DIGEST.findall(text) == expected
-    assert "<table>" in text  # of the run
+    assert "<ResilientFit " in text  # the run, as text

@@ -11,18 +11,21 @@ pytestmark = pytest.mark.once
 PICTURES = ROOT / "docs" / "pictures"
 
 
-@pytest.mark.parametrize("picture", ["stalls", "fits"])
+@pytest.mark.parametrize("picture", ["stalls", "fits", "recovery"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_bar_chart_shows_what_the_tables_say(picture, scheme, monkeypatch):
-    """If a table changed: `nox -s pictures`."""
+    """If a table changed: `nox -s pictures`, or `python docs/pictures/bars.py`."""
     monkeypatch.syspath_prepend(str(PICTURES))
     import tables
 
-    rows = getattr(tables, picture)()
-    assert len(rows) == len(tables.WAYS) * len(tables.BACKENDS)
-    drawn = PICTURES.joinpath(f"{picture}-{scheme}.svg").read_text()
-    labels = re.findall(r">([\d.]+ (?:ms|x))<", drawn)
-    assert sorted(labels) == sorted(row["label"] for row in rows)
+    bars = {(row["way"], row["backend"]): row for row in getattr(tables, picture)()}
+    if picture != "recovery":  # where another backend has other ways
+        assert len(bars) == len(tables.WAYS) * len(tables.BACKENDS)
+    path = PICTURES / f"{picture}-{scheme}.svg"
+    assert path.exists() == bool(bars)
+    drawn = path.read_text() if bars else ""
+    labels = re.findall(r">([\d.]+ (?:ms|x|s))<", drawn)
+    assert sorted(labels) == sorted(row["label"] for row in bars.values())
     sys.modules.pop("tables")
 
 

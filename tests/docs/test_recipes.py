@@ -17,7 +17,7 @@ import pytest
 import yaml
 from support import EXAMPLES
 
-from resilient.preemption.options import Preemption
+from resilient.preemption.requests import Preemption
 
 pytestmark = pytest.mark.once
 

@@ -14,6 +14,7 @@ from typing import Any
 LOOK_EVERY = 0.0005  # seconds
 LONGEST_SAVE = 0.008
 LONGEST_WAIT = 60.0
+NOTICED = 2.0  # a file named stop is seen within half a second
 _GRAMMAR = re.compile(
     r"(?:(?P<where>second|worker \d): )?(?P<event>[a-z ]+?)"
     r"(?: (?P<first>\d+)(?::(?P<second>\d+))?)?"
@@ -103,6 +104,7 @@ class Killer:
         if kill.way == "stop":
             for checkpoint in committed(self.directory):
                 Path(checkpoint).with_name("stop").touch()
+            time.sleep(NOTICED)  # a fast program is at its end before
         else:
             os.kill(os.getpid(), signal.Signals[kill.way])
 

@@ -150,7 +150,7 @@ def _read_sealed(kind: str) -> Callable[[Files], None]:
             _content(step)
         finally:
             shown("ls", directory=str(step.parent))
-            shown("show", str(_number(step)), directory=str(step.parent))
+            shown("show", directory=str(step))
 
     return read
 

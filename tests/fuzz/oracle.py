@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from resilient.convert.hdf5_files import LOOK
-
 from .canary import Canary
 
 SECONDS = 5.0  # of the processors
@@ -48,8 +46,6 @@ _NEVER_READING = {
     *("import", "exec", "compile", "marshal.loads", "marshal.load", "code.__new__"),
     *("ctypes.dlopen", "ctypes.dlsym", "os.chmod", "os.chown", "os.setxattr"),
 }
-# But for HDF5, on which libhdf5 may hang.
-_LOOK = str(LOOK)
 # What changes a path: only in the directory of the case.
 _CHANGES = {
     *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree"),
@@ -76,13 +72,11 @@ class Watch:
     Attributes:
         room: The directory of the case; everything inside is its own.
         reading: Whether nothing is trained, which imports and compiles.
-        looked: Whether a process looked at HDF5, which may have to be killed.
         seen: What was done that may not be.
     """
 
     room: str
     reading: bool = True
-    looked: bool = False
     seen: list[str] = field(default_factory=list)
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -100,11 +94,6 @@ class Watch:
                 paths = paths[1:]
             bad = [path for path in paths if not self._is_inside(_real(path))]
             return f"{event} {bad}" if bad else ""
-        if event == "subprocess.Popen" and _LOOK in arguments[1]:
-            self.looked = True
-            return ""
-        if event == "os.kill" and self.looked:
-            return ""
         if event == "compile" and _is_parsed(arguments[1]):
             return ""
         if event in _NEVER or (self.reading and event in _NEVER_READING):

@@ -50,7 +50,7 @@ def run(
 
 def digests(text: str) -> dict[int, str]:
     """Worker to digest."""
-    found = re.findall(r"worker (\d).*: digest (\w{64})$", text, re.MULTILINE)
+    found = re.findall(r"worker (\d)[^\n]*?: digest (\w{64})", text)
     return {int(worker): digest for worker, digest in found}
 
 

@@ -14,7 +14,6 @@ import os
 import runpy
 import signal
 import sys
-from collections import Counter
 from pathlib import Path
 
 import keras
@@ -24,15 +23,16 @@ attempt = int(count.read_text()) if count.exists() else 0
 count.write_text(str(attempt + 1))
 os.environ["ATTEMPT"] = str(attempt)
 kill = dict(enumerate(kills)).get(attempt, "")
-seen: Counter[str] = Counter()
 ended = keras.callbacks.CallbackList.on_train_batch_end
 fit = keras.Model.fit
 
 
 def has_come(what):
     """Whether the moment is now."""
-    seen[what] += 1
-    return kill == f"{what}{seen[what]}"
+    # Counted where no callback refers to: that would be state of the training.
+    seen = int(os.environ.get(f"SEEN {what}", "0")) + 1
+    os.environ[f"SEEN {what}"] = str(seen)
+    return kill == f"{what}{seen}"
 
 
 def die():

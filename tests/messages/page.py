@@ -42,7 +42,7 @@ TOPICS = {
     "arguments": Topic(
         "Arguments",
         "An argument of `fit`, `Run`, a policy or a decorator has a wrong value.",
-        "policies errors training/options training/fit/api preemption/options "
+        "policies errors training/options training/fit/api preemption/requests "
         "storage/remote/options backends/__init__ backends/determinism",
     ),
     "data": Topic(

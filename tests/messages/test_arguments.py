@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import resilient
-from resilient import Preemption, Rollback, RunConfig, adaptive, best, clouds, every
+from resilient import Preemption, Rollback, adaptive, best, every
 from resilient.errors import NotSupportedError, ResilientError
 
 DIRECTORY = "runs/never-made"
@@ -30,13 +30,13 @@ def loop(data, **options):
 @pytest.mark.parametrize(
     ("call", "kind", "words"),
     [
-        (lambda: best(1, 3), TypeError, "must be the name of a metric"),
-        (lambda: best(1, "reach"), ValueError, "does not say whether higher or lower"),
-        (lambda: best(1, "loss", "low"), ValueError, '`mode` must be "min", "max"'),
+        (lambda: best(1, 3), ValueError, "needs the name of a metric"),
+        (lambda: best(1, "reach"), ValueError, "whether less or more"),
+        (lambda: best(1, "loss", "low"), ValueError, "whether less or more"),
         (lambda: best(0, "loss"), ValueError, "must be an integer of 1 or more"),
-        (lambda: adaptive(overhead=2), ValueError, "must be a share of the training"),
+        (lambda: adaptive(overhead=2), ValueError, "above 0 and below 1."),
         (every, ValueError, "`every` needs an interval"),
-        (lambda: every(minutes="3"), TypeError, "must be a positive number"),
+        (lambda: every(minutes="3"), TypeError, "must be a number above 0"),
         (lambda: Rollback(5, skip=5), ValueError, "must reach beyond the bad batch"),
         (
             lambda: Preemption(signals=15),
@@ -44,14 +44,10 @@ def loop(data, **options):
             "signals=...) must be a collection",
         ),
         (lambda: Preemption(signals=(0,)), ValueError, "signals that a process can"),
-        (lambda: Preemption(notices=(3,)), TypeError, "notices=...) needs functions"),
-        (lambda: clouds.gce(url="ftp://x"), ValueError, "must use http"),
         (
-            lambda: RunConfig(
-                model_dir="a", save_checkpoints_steps=1, save_checkpoints_secs=1
-            ),
-            ValueError,
-            "by steps or by seconds, not by both",
+            lambda: Preemption(notices=(3,)),
+            TypeError,
+            "notices=...) must be a collection",
         ),
         (fit(checkpoint_dir=3), TypeError, "directory is not a path"),
         (fit(checkpoint_dir=" "), ValueError, "directory is empty"),
@@ -62,20 +58,20 @@ def loop(data, **options):
         ),
         (fit(save_freq="daily"), ValueError, "`save_freq` must be a number of batches"),
         (fit(keep=-1), ValueError, "or a policy such as latest(3)"),
-        (fit(resume=True), ValueError, "resume=True is not accepted"),
+        (fit(resume=True), ValueError, "Received: True"),
         (fit(resume="best"), ValueError, "but `keep` has none"),
         (fit(resume="yes"), ValueError, '`resume` must be "auto", "best"'),
         (fit(replay_data=1), TypeError, "must be True or False"),
+        (fit(keep_compiled=1), TypeError, "`keep_compiled` must be True or False"),
         (fit(on_event=3), TypeError, "must be callable"),
         (fit(on_save_error="stop"), ValueError, 'must be "raise" or "warn"'),
         (fit(preemption=30), TypeError, "must be a Preemption or None"),
         (fit(allow="data"), TypeError, "must be a set of names"),
-        (fit(allow={"batchsize"}), ValueError, 'Did you mean "batch_size"? Use one of'),
+        (fit(allow={"batchsize"}), ValueError, "Received: 'batchsize'\nUse one of"),
         (fit(stateful=[1]), TypeError, "`stateful` must map names to objects"),
-        (fit(start_from=3), TypeError, "path of a directory or a file"),
-        (fit(start_layers=3), TypeError, "must be a regular expression (a string)"),
-        (fit(start_from="s3://a/b"), NotSupportedError, "resilient export ADDRESS"),
-        (fit(start_layers="a"), ValueError, "together with `start_from`"),
+        (fit(start_from=3), ValueError, "path of a directory or a file"),
+        (fit(start_from="a", start_layers=3), ValueError, "must be the path of"),
+        (fit(start_layers="a"), ValueError, "path of a directory or a file"),
         (fit(start_from="a", start_layers="("), ValueError, "missing ), unterminated"),
         (fit(on_nan="raise"), ValueError, '"rollback" or a Rollback(...)'),
         (fit(on_nan="stop", loss_spike=1), ValueError, "must be a factor above 1"),
@@ -109,7 +105,7 @@ def require_message(call, kind, words):
         (
             lambda: resilient.Run("a", allow={"callbacks"}),
             ValueError,
-            "is for fit only; Run does not take it",
+            "`allow` has a name that is unknown here",
         ),
     ],
 )

@@ -1538,3 +1538,42 @@ def test_monitored_keeps_single_numbers():
     assert np.isnan(found["nan"])
     assert found["infinite"] == float("inf")
     assert monitored(None) == {}
+
+
+def test_a_set_that_only_grew_keeps_its_order():
+    def grow(callback):
+        callback.seen.update([15, 8, 0, *range(1000, 1200, 7)])
+
+    first, second = Mine(seen={3}), Mine(seen={3})
+    states = begin([first])
+    grow(first)
+    begin([second]).restore(*saved(states))
+    assert states.uncaptured() == []
+    assert list(second.seen) == list(first.seen)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda free: free.add(5000 + free.pop()),  # as many items
+        lambda free: free.difference_update(range(2900)),
+    ],
+    ids=["popped", "shrunk"],
+)
+def test_a_set_that_items_were_removed_from_is_named(change):
+    """Its iteration and ``pop`` go on elsewhere than in a set that is made anew."""
+    callback = Mine(free=set(range(3000)))
+    states = begin([callback])
+    change(callback.free)
+    states.capture({})
+    assert states.uncaptured() == ["Mine.free (the order of a set)"]
+
+
+def test_a_queue_in_a_set_is_named_at_the_second_capture():
+    callback = Mine(queue=set())
+    states = begin([callback])
+    for number in range(2):
+        callback.queue.add(number)
+        states.capture({})
+        callback.queue.remove(number)
+    assert states.uncaptured() == ["Mine.queue (the order of a set)"]

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from resilient.errors import CorruptCheckpointError, NotExactWarning
 from resilient.objects.attributes import Attributes
 from resilient.once import forget
-from resilient.serialization.classes import is_of_others
 from resilient.serialization.json_values import decode, encode
 
 NAMES = ("a", "b", "c")
@@ -224,6 +223,6 @@ def test_no_class_is_kept_alive_once_training_is_over():
     Attributes({"local": Local()}).capture()
     found = weakref.ref(Local)
     del Local
-    forget(is_of_others)
+    forget()
     gc.collect()
     assert found() is None

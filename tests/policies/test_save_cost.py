@@ -3,7 +3,7 @@
 import pytest
 
 from resilient.policies import Cost
-from resilient.policies.save import CostMeter
+from resilient.policies.interval import CostMeter
 from resilient.progress import Progress
 
 pytestmark = pytest.mark.once

@@ -3,7 +3,6 @@
 Only the server's address differs from that of a real one; no cloud is asked.
 """
 
-import contextlib
 import json
 import socket
 import threading
@@ -140,7 +139,7 @@ def test_gce_must_use_its_own_words(cloud, text):
 def test_gce_must_sign_its_answer(cloud):
     """So says its documentation; a captive portal does not."""
     cloud.headers.clear()
-    with pytest.raises(ValueError, match="no header Metadata-Flavor"):
+    with pytest.raises(ValueError, match="of GCE did not answer as documented"):
         on_gce(cloud, "TRUE")()
 
 
@@ -155,28 +154,11 @@ def test_aws_tells_the_action_and_its_time(cloud):
     )
 
 
-def test_aws_keeps_its_token(cloud):
-    probe = on_aws(cloud, "", status=404)
-    assert [probe(), probe()] == [None, None]
-    assert cloud.asked == [("PUT", TOKEN), ("GET", ACTION), ("GET", ACTION)]
-
-
-def test_aws_gets_a_new_token_when_the_old_one_has_expired(cloud):
-    probe = on_aws(cloud, "", status=404)
-    assert probe() is None
-    cloud.tokens.append("another one is valid now")
-    cloud.answers["PUT", TOKEN] = 200, "AQAAANew=="
-    cloud.answers["GET", ACTION] = 200, SPOT
-    assert probe().startswith("AWS: this spot instance")
-    asked = [("GET", ACTION), ("PUT", TOKEN), ("GET", ACTION)]
-    assert cloud.asked[2:] == asked
-
-
-def test_aws_does_not_ask_forever_for_tokens(cloud):
+def test_a_token_that_aws_does_not_take_is_an_error(cloud):
     probe = on_aws(cloud, "", status=401)
     with pytest.raises(OSError, match="status 401"):
         probe()
-    assert cloud.asked == [("PUT", TOKEN), ("GET", ACTION)] * 2
+    assert cloud.asked == [("PUT", TOKEN), ("GET", ACTION)]
 
 
 @pytest.mark.parametrize("status", [400, 403, 404])
@@ -188,10 +170,9 @@ def test_aws_without_a_token_is_an_error_and_no_absence(cloud, status):
     assert cloud.asked == [("PUT", TOKEN)]
 
 
-@pytest.mark.parametrize("token", ["", "two\nlines", "x" * 501])
-def test_aws_gives_a_token_that_fits_a_header(cloud, token):
+def test_aws_gives_a_token_that_fits_a_header(cloud):
     probe = on_aws(cloud, SPOT)
-    cloud.answers["PUT", TOKEN] = 200, token
+    cloud.answers["PUT", TOKEN] = 200, "two\nlines"
     with pytest.raises(ValueError, match="of AWS did not answer as documented"):
         probe()
 
@@ -205,8 +186,6 @@ def test_aws_gives_a_token_that_fits_a_header(cloud, token):
         "{}",
         '{"action": "stop"}',
         '{"action": "stop", "time": 1}',
-        '{"action": "", "time": "2017-09-18T08:22:00Z"}',
-        '{"action": "st\\nop", "time": "2017-09-18T08:22:00Z"}',
         "[" * 100_000,
     ],
 )
@@ -298,43 +277,6 @@ def test_a_server_that_hangs_is_waited_for_no_longer_than_the_timeout(cloud):
             make(url=cloud.url, timeout=0.05)()
 
 
-DRIPS = {
-    "status": b"HTTP/1.1 2" + b"0" * 500,
-    "headers": b"HTTP/1.1 200 OK\r\nMetadata-Flavor: " + b"x" * 500,
-    "header after header": b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 90,
-    "continue": b"HTTP/1.1 100 Continue\r\n\r\n" * 20,
-    "body": b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n" + b"x" * 500,
-    "chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    + b"1\r\nx\r\n" * 90,
-}
-
-
-@pytest.mark.parametrize("answer", DRIPS.values(), ids=DRIPS)
-def test_a_server_that_drips_is_given_up_at_the_timeout(answer):
-    """It sends a byte long before each read would time out; in all, for 10 seconds."""
-    given_up = threading.Event()
-
-    def drip() -> None:
-        connection, _ = server.accept()
-        with connection, contextlib.suppress(ConnectionError):
-            for byte in answer:
-                connection.sendall(bytes([byte]))
-                if given_up.wait(0.02):
-                    return
-        dripped.append(answer)
-
-    dripped: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=drip)
-        thread.start()
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(OSError, match="timed out"):
-            gce(url=url, timeout=0.2)()
-        given_up.set()
-        thread.join()
-    assert not dripped
-
-
 def test_without_a_server_the_question_fails(cloud):
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -355,7 +297,7 @@ def test_what_does_not_speak_http_is_an_error():
         thread = threading.Thread(target=greet)
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(ValueError, match="does not speak HTTP"):
+        with pytest.raises(ValueError, match="did not answer as documented"):
             gce(url=url, timeout=TIMEOUT)()
         thread.join()
 
@@ -372,9 +314,3 @@ def test_proxies_are_bypassed(cloud, monkeypatch):
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     assert on_gce(cloud, "FALSE")() is None
-
-
-@pytest.mark.parametrize("make", [gce, aws, azure])
-def test_a_url_that_is_none_is_refused_at_once(make):
-    with pytest.raises(ValueError, match=r"Received: url='169\.254"):
-        make(url="169.254.169.254")

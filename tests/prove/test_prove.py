@@ -7,17 +7,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
-from pathlib import Path
 
 import keras
 import pytest
 
-from resilient.cli import proof as proof_text
 from resilient.cli.main import main
-from resilient.prove.proof import Kill, Options, Proof
-from resilient.prove.recorded import Place
-from resilient.prove.script import Ending
+from resilient.prove.experiment import Proof
+from resilient.prove.recorded import Difference
 
 pytestmark = pytest.mark.spread
 
@@ -61,6 +57,14 @@ for _, step, batch in run.loop(x, epochs=9, batch_size=4):
 """
 
 
+@pytest.fixture(autouse=True)
+def kept_signals():
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
 def prove(tmp_path, monkeypatch, capsys, script, *options):
     """Exit code, and what was told of the script on this backend."""
     (tmp_path / "train.py").write_text(script)
@@ -72,7 +76,7 @@ def prove(tmp_path, monkeypatch, capsys, script, *options):
     code = main(["prove", *options, "--json", "--", *command])
     told = json.loads(capsys.readouterr().out)
     assert not (tmp_path / "runs").exists()
-    return code, told.get("script", told)
+    return code, told
 
 
 def kept(tmp_path):
@@ -86,16 +90,16 @@ def test_a_fit_is_proven(tmp_path, monkeypatch, capsys):
     assert code == EQUAL, told
     assert told["steps"] == 9 * 24 + 2  # and the start, and the end of the script
     assert 1 <= len(told["kills"]) <= 2
-    (ends,) = told["ends"].values()
-    assert ends["equal"]
-    assert ends["a"]["step"] == 9 * 24
+    assert told["first"] is told["repeats"] is None
     assert kept(tmp_path) == []
 
 
 @pytest.mark.long
 def test_a_loop_is_proven_and_shortened(tmp_path, monkeypatch, capsys):
     script = LOOP.replace("FORGOTTEN", "0")
-    options = ("--kills", "1", "--epochs", "6", "--steps", "20", "--seed", "5")
+    monkeypatch.setenv("KERAS_MAX_EPOCHS", "6")
+    monkeypatch.setenv("KERAS_MAX_STEPS_PER_EPOCH", "20")
+    options = ("--kills", "1", "--seed", "5")
     code, told = prove(tmp_path, monkeypatch, capsys, script, *options)
     assert code == EQUAL, told
     assert told["steps"] == 6 * 20 + 2
@@ -114,32 +118,76 @@ def test_a_loop_that_forgets_what_it_counted(tmp_path, monkeypatch, capsys):
     script = LOOP.replace("FORGOTTEN", "0.01")
     code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "1")
     assert code == DIFFERENT, told
-    assert told["first"] is not None
-    assert "step" in told["first"]["at"]
     assert any("variables/" in name for name in told["first"]["leaves"])
-    (ends,) = told["ends"].values()
-    assert not ends["equal"]
+    assert "batch" not in told["first"]["leaves"]
+    assert (told["repeats"], told["batches_repeat"]) == (True, True)
+    assert (told["alone"], told["batches"]) == (None, None)
 
 
-@pytest.mark.long
 def test_data_without_a_seed(tmp_path, monkeypatch, capsys):
     script = FIT.replace("SEED", "")
     code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "1")
     assert code == DIFFERENT, told
-    assert "data is not seeded" in told["reasons"][0]["text"]
-    assert "train.py:4: np.random.default_rng()" in told["reasons"][0]["lines"]
+    assert (told["repeats"], told["batches_repeat"]) == (False, False)
+    assert told["alone"]["at"] == "step 1 (epoch 1, batch 1) of runs/a"
+    assert told["alone"]["leaves"][0] == "batch"
+    assert told["batches"]["at"] == told["alone"]["at"]
 
 
 @pytest.mark.long
-def test_only_the_data(tmp_path, monkeypatch, capsys):
-    script = FIT.replace("SEED", "0")
-    options = ("--data-only", "--kills", "1")
-    code, told = prove(tmp_path, monkeypatch, capsys, script, *options)
-    assert code == EQUAL, told
-    assert told["steps"] == 9 * 24
-    assert told["ends"] == {}
-    (note,) = told["notes"]  # it has no loss to print
-    assert "fails with status 1" in note
+def test_weights_without_a_seed(tmp_path, monkeypatch, capsys):
+    script = FIT.replace("SEED", "0").replace("keras.utils.set_random_seed(3)", "")
+    script = script.replace("verbose=0", "verbose=0, shuffle=False")
+    code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "1")
+    assert code == DIFFERENT, told
+    assert (told["repeats"], told["batches_repeat"]) == (False, True)
+    assert told["alone"]["at"] == "step 0 (epoch 1, batch 0) of runs/a"
+    assert all("variables/" in name for name in told["alone"]["leaves"][:1])
+
+
+@pytest.mark.long
+def test_a_callback_that_is_not_deterministic(tmp_path, monkeypatch, capsys):
+    noise = """
+import os
+class Noise(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if self.params["steps"] == batch + 1:
+            bias = self.model.layers[-1].bias
+            bias.assign(bias + 1e-6 * os.urandom(1)[0])
+history = """
+    script = FIT.replace("SEED", "0").replace("\nhistory = ", noise)
+    script = script.replace("verbose=0", "verbose=0, callbacks=[Noise()]")
+    code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "1")
+    assert code == DIFFERENT, told
+    assert (told["repeats"], told["batches_repeat"]) == (False, True)
+    assert told["alone"]["at"] == "step 24 (epoch 2, batch 0) of runs/a"
+    (leaf,) = told["alone"]["leaves"]
+    assert leaf.endswith("bias")
+
+
+@pytest.mark.long
+def test_a_resume_that_draws_other_data(tmp_path, monkeypatch, capsys):
+    """A generator that counts where nobody sees it, in a run that accepts it."""
+    batches = """
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        global drawn
+        drawn += 1
+        rows = slice(4 * index, 4 * index + 4)
+        return x[rows] + np.float32(drawn // 24), y[rows]
+drawn = 0
+history = """
+    script = FIT.replace("SEED", "0").replace("\nhistory = ", batches)
+    script = script.replace("model, x, y, batch_size=4", "model, Batches()")
+    more = 'verbose=0, on_data_change="warn", on_inexact="warn", shuffle=False'
+    script = script.replace("verbose=0", more)
+    code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "2")
+    assert code == DIFFERENT, told
+    assert (told["repeats"], told["batches_repeat"]) == (True, False)
+    assert told["first"]["leaves"][0] == "batch"
+    assert told["batches"]["at"] == told["first"]["at"]
 
 
 @pytest.mark.long
@@ -148,16 +196,15 @@ def test_a_loop_that_is_left_before_its_end(tmp_path, monkeypatch, capsys):
     script = LOOP.replace("FORGOTTEN", "0") + left
     code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "2")
     assert code == EQUAL, told
-    assert told["ends"] == {}
-    (note,) = told["notes"]
-    assert "left before its end" in note
+    assert told["steps"] == 141
 
 
 @pytest.mark.long
 def test_a_rollback(tmp_path, monkeypatch, capsys):
     bad = "x[40] = np.nan\n"
     script = FIT.replace("SEED", "0").replace("y = (x", f"{bad}y = (x")
-    script = script.replace("verbose=0", 'verbose=0, on_nan="rollback"')
+    more = "on_nan=resilient.Rollback(steps=2, skip=4, limit=20)"
+    script = script.replace("verbose=0", f"verbose=0, {more}")
     code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "2")
     assert code == EQUAL, told
 
@@ -179,61 +226,39 @@ def test_nothing_to_prove(tmp_path, monkeypatch, capsys, script, words):
     assert len(kept(tmp_path)) == 1
 
 
-def test_each_backend_is_told_of_once(tmp_path, monkeypatch, capsys):
-    """One that fails leaves the others."""
-    script = "import os; raise SystemExit(os.environ['KERAS_BACKEND'])"
-    both = ("--backend", "jax", "--backend", "torch", "--backend", "jax")
-    code, told = prove(tmp_path, monkeypatch, capsys, script, *both)
-    assert code == FAILED
-    assert list(told) == ["jax", "torch"]
-    for backend, found in told.items():
-        assert backend in found["message"]
-
-
-def ending(phase="training", at=5, went_on=True):
-    place = Place("runs/a", at, 1, 2)
-    runs = frozenset({"runs/a"} if went_on else ())
-    restored = {"runs/a": place} if went_on else {}
-    return Ending(-9, True, phase, place, restored, runs, {}, Path("output"))
-
-
 @pytest.mark.parametrize(
-    ("kills", "proven"),
+    ("found", "proven"),
     [
-        ([], False),
-        ([Kill(ending())], False),
-        ([Kill(ending(), ending(went_on=False))], False),  # it started over
-        ([Kill(ending("ended"), ending())], False),
-        ([Kill(ending(), ending())], True),
+        ({}, False),
+        ({"resumed": ["runs/a"]}, True),
+        ({"resumed": ["runs/a"], "missing": ["step 3"]}, False),
+        ({"resumed": ["runs/a"], "failed": 1}, False),
+        ({"resumed": ["runs/a"], "first": Difference("step 3", ("batch",))}, False),
     ],
 )
-def test_only_a_resume_from_a_checkpoint_proves(capsys, kills, proven):
-    proof = Proof(Options(["train"]), kills=kills, over=True)
-    assert proof.equal == proven
-    proof_text.report(proof)
-    told = capsys.readouterr().out
-    assert told.startswith("Proven" if proven else "NOT proven")
-    proof.missing.append("step 3")
-    assert not proof.equal
+def test_only_a_resume_from_a_checkpoint_proves(found, proven):
+    assert Proof(**found).equal == proven
 
 
 @pytest.mark.long
 def test_what_a_callback_does_at_the_end(tmp_path, monkeypatch, capsys):
-    """It averages the weights of all epochs, which it keeps where nobody sees them."""
+    """It counts the epochs that it saw where nobody else sees them."""
     average = """
-kept = []
+import functools
+seen = functools.lru_cache(lambda epoch: epoch)
 class Averaging(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
-        kept.append(self.model.get_weights())
+        seen(epoch)
     def on_train_end(self, logs=None):
-        self.model.set_weights([np.mean(each, 0) for each in zip(*kept)])
+        count = seen.cache_info().currsize
+        self.model.set_weights([each / count for each in self.model.get_weights()])
 history = """
     script = FIT.replace("SEED", "0").replace("\nhistory = ", average)
     script = script.replace("verbose=0", "verbose=0, callbacks=[Averaging()]")
     code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "2")
     assert code == DIFFERENT, told
-    assert told["first"]["at"] == "the end of the script of runs/a"
-    assert "no checkpoint holds" in told["reasons"][0]["text"]
+    assert told["first"]["at"] == "the end, step 216, of runs/a"
+    assert told["repeats"] is told["batches_repeat"] is True
 
 
 @pytest.mark.long
@@ -241,9 +266,8 @@ def test_a_script_that_trains_only_once(tmp_path, monkeypatch, capsys):
     done = "\nimport os\nif os.path.exists('done'): raise SystemExit\n"
     script = done + FIT.replace("SEED", "0") + "open('done', 'w')\n"
     code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "1")
-    assert code == DIFFERENT, told
-    assert told["missing"] == ["runs/a"]
-    assert told["reasons"][0]["lines"] == ["train.py:3: os.path.exists('done')"]
+    assert code == FAILED, told
+    assert "but not when it was run again" in told["message"]
 
 
 def test_a_signal_ends_the_script_too(tmp_path):
@@ -267,16 +291,6 @@ def test_a_signal_ends_the_script_too(tmp_path):
         prover.kill()
 
 
-def test_where_the_run_that_was_killed_resumed():
-    assert Kill(ending(), ending(at=3)).resumed.startswith("step 3")
-    assert Kill(ending(), ending(went_on=False)).resumed == "the start of runs/a"
-    other = replace(ending(), reached=Place("runs/b", 1, 0, 1))
-    assert Kill(other, ending()).resumed == "the start of runs/b"
-    failed = replace(ending(went_on=False), reached=None)
-    assert Kill(ending(), failed).resumed == ""
-    assert Kill(ending()).resumed == ""
-
-
 @pytest.mark.long
 def test_a_run_that_never_resumes_and_a_process_that_ends_at_once(
     tmp_path, monkeypatch, capsys
@@ -286,9 +300,8 @@ def test_a_run_that_never_resumes_and_a_process_that_ends_at_once(
     script = FIT.replace("SEED", "0") + end
     code, told = prove(tmp_path, monkeypatch, capsys, script, "--kills", "1")
     assert code == EQUAL, told
-    never, unseen = told["notes"]
+    (never,) = told["notes"]
     assert "resume of runs/b" in never
-    assert "variables of runs/a, runs/b was not compared" in unseen
 
 
 @pytest.mark.long
@@ -308,11 +321,10 @@ def test_training_in_a_child_process(tmp_path, monkeypatch, capsys):
 
 
 def test_wrong_usage(tmp_path, capsys):
-    for wrong in ([], ["--kills", "0", "--", "x"], ["--backend", "mxnet", "--", "x"]):
-        with pytest.raises(SystemExit) as error:
-            main(["prove", *wrong])
-        assert error.value.code == USAGE
-    (tmp_path / "there").touch()
-    assert main(["prove", "--scratch", str(tmp_path), "--", "x"]) == USAGE
-    assert "not empty" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as error:
+        main(["prove", "--kills", "0", "--", "x"])
+    assert error.value.code == USAGE
+    assert main(["prove"]) == USAGE
+    assert "There is no command; give one" in capsys.readouterr().err
     assert main(["prove", "--", str(tmp_path / "missing")]) == FAILED
+    assert "The command cannot be started" in capsys.readouterr().err

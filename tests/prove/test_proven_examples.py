@@ -25,11 +25,11 @@ OF = {
 RUN = ("-m", "resilient", "run", "--nproc", "2", "--", sys.executable)
 
 
-def prove(tmp_path, monkeypatch, capsys, command, *options):
+def prove(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_BACKEND", BACKEND)
-    where = ("--scratch", str(tmp_path / "scratch"))
-    code = main(["prove", "--kills", "3", *where, *options, "--", *command])
+    monkeypatch.setenv("KERAS_MAX_EPOCHS", "2")
+    code = main(["prove", "--kills", "3", "--", *command])
     assert code == 0, capsys.readouterr().out
 
 
@@ -38,12 +38,12 @@ def prove(tmp_path, monkeypatch, capsys, command, *options):
 )
 def test_an_example(tmp_path, monkeypatch, capsys, name):
     command = (sys.executable, str(EXAMPLES / name))
-    options = ("--epochs", "2", "--steps", "20")
-    prove(tmp_path, monkeypatch, capsys, command, *options)
+    monkeypatch.setenv("KERAS_MAX_STEPS_PER_EPOCH", "20")
+    prove(tmp_path, monkeypatch, capsys, command)
 
 
 def test_two_workers_and_their_supervisor(tmp_path, monkeypatch, capsys):
     """All are killed at once, as by a power cut: none may be left over."""
     shutil.copy(EXAMPLES / "multi_worker.py", tmp_path)
     command = (sys.executable, *RUN, "multi_worker.py")
-    prove(tmp_path, monkeypatch, capsys, command, "--epochs", "2")
+    prove(tmp_path, monkeypatch, capsys, command)

@@ -10,13 +10,15 @@ from resilient.prove.script import Script
 
 pytestmark = pytest.mark.once
 
+WHO = {"attempt": "one", "host": "here", "pid": 1}
 # Writes its arguments, each an event, as training would.
 WRITE = """
-import json, os, pathlib, sys
+import json, os, pathlib, sys, time
 directory = pathlib.Path(os.environ["RESILIENT_SCRATCH"], "runs")
 for told in sys.argv[1:]:
     run, event = json.loads(told)
     (directory / run).mkdir(parents=True, exist_ok=True)
+    event["time"] = time.time()
     with open(directory / run / "events.jsonl", "a") as file:
         file.write(json.dumps(event) + chr(10))
 """
@@ -25,11 +27,13 @@ for told in sys.argv[1:]:
 def ended(directory, *events):
     """How a script ends with these events: the run, the event and the step."""
     lines = [
-        json.dumps((run, {"event": name, "step": step, "epoch": 0, "batch": step}))
+        json.dumps(
+            (run, {"event": name, "step": step, "epoch": 0, "batch": step} | WHO)
+        )
         for run, name, step in events
     ]
-    script = Script([sys.executable, "-c", WRITE, *lines], directory, {})
-    found = script.run(None, {}, lambda _: None)
+    script = Script([sys.executable, "-c", WRITE, *lines], directory, {}, {})
+    found = script.run()
     assert found.status == 0, found.last_lines
     return found
 

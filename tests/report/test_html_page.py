@@ -1,15 +1,12 @@
 """The page as text; a browser opens it in ``tests/pages``."""
 
-import json
 import re
+from html.parser import HTMLParser
 
 import pytest
 from support.reported import killed_and_resumed, write_events
 
 from resilient.cli.main import main
-
-pytest.importorskip("altair")
-pytest.importorskip("vl_convert")
 
 pytestmark = pytest.mark.once
 
@@ -19,27 +16,34 @@ HOSTILE = (
 )
 
 
-def without_vega(text):
-    """The page but for the library in it, which has HTML of its own."""
-    scripts = re.findall("<script>(.*?)</script>", text, re.DOTALL)
-    library = max(scripts, key=len)
-    assert "vegaEmbed" in library
-    return text.replace(library, "")
+class Tags(HTMLParser):
+    """The tags of a page, and its text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.text = set(), ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.add(tag)
+
+    def handle_data(self, data):
+        self.text += data
 
 
 def test_the_page_has_the_numbers_and_asks_the_network_for_nothing(tmp_path):
     killed_and_resumed(tmp_path / "run", START)
     page = tmp_path / "run.html"
     assert main(["report", str(tmp_path / "run"), "--html", str(page)]) == 0
-    text = without_vega(page.read_text("utf-8"))
-    for number in ("98.2%", "1:05:28", "6,000", "it was killed by SIGKILL", "2.13.0"):
+    text = page.read_text("utf-8")
+    for number in ("98.2%", "1:05:28", "6,000", "it was killed by SIGKILL", "node-8"):
         assert number in text
     assert "default-src 'none'" in text
-    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", text)
+    assert not re.search(r"<(script|link|img)|(src|href)=|url\(", text)
 
 
 def test_what_a_file_says_is_text_on_the_page(tmp_path):
-    fields = {"environment": {HOSTILE: HOSTILE}, "host": HOSTILE}
+    fields = {"host": HOSTILE}
     lines = [
         ("a", 0, "started", fields),
         ("a", 1, "metrics", {"step": 1, "logs": {HOSTILE: 1.0, "loss": "nan"}}),
@@ -50,13 +54,12 @@ def test_what_a_file_says_is_text_on_the_page(tmp_path):
     page = tmp_path / "page.html"
     run = tmp_path / "runs" / "a<b>&"
     assert main(["report", str(run), "--html", str(page)]) == 0
-    text = without_vega(page.read_text("utf-8"))
-    assert "<script>alert" not in text
-    assert "<img" not in text
+    text = page.read_text("utf-8")
+    tags = Tags(text)
+    assert not tags.found & {"script", "img", "link", "a"}
+    assert tags.text.count("<script>alert(1)") >= 7  # each is there, as text
     assert "\u202e" not in text
     assert "a<b>" not in text
-    for spec in re.findall(r'<script type="application/json"[^>]*>(.*?)</', text):
-        json.loads(spec, parse_constant=pytest.fail)
 
 
 def test_a_page_is_of_one_run(tmp_path, capsys):

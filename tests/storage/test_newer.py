@@ -46,15 +46,15 @@ def test_the_others_are_there(store):
 def test_ls_lists_the_others_and_names_the_version(store, capsys):
     assert main(["ls", str(store.directory)]) == FAILED
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["step", "10", "25", "newer:"]
+    assert [line.split()[0] for line in lines] == ["step", "10", "25", "unreadable:"]
     assert NAME in lines[-1]
     assert VERSION in lines[-1]
     assert main(["ls", str(store.directory), "--json"]) == FAILED
     data = json.loads(capsys.readouterr().out)
     assert [each["step"] for each in data["checkpoints"]] == [10, 25]
-    assert [each["step"] for each in data["newer"]] == [40]
-    assert VERSION in data["newer"][0]["message"]
-    assert data["damaged"] == []
+    (newer,) = data["unusable"]
+    assert (newer["step"], newer["verdict"]) == (40, "unreadable")
+    assert VERSION in newer["problems"][0]
 
 
 @pytest.mark.parametrize("command", ["ls", "verify"])
@@ -66,19 +66,18 @@ def test_where_there_is_nothing_else(tmp_path_factory, capsys, command):
 
 
 def test_show_names_the_version(store, capsys):
-    for step in ([], ["40"]):
-        assert main(["show", str(store.directory), *step]) == FAILED
+    for path in (store.directory, store.directory / NAME):
+        assert main(["show", str(path)]) == FAILED
         assert VERSION in capsys.readouterr().err
-    assert main(["show", str(store.directory), "25"]) == OK
+    assert main(["show", str(store.directory / "step-00000025")]) == OK
 
 
 def test_verify_reads_the_others_and_names_the_version(store, capsys):
     assert main(["verify", str(store.directory)]) == FAILED
-    *good, newer = capsys.readouterr().out.splitlines()
-    good = [line for line in good if not line.startswith(" ")]
-    assert good == ["step-00000010: good", "step-00000025: good"]
-    assert NAME in newer
-    assert VERSION in newer
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["step-00000010: good", "step-00000025: good"]
+    assert lines[2] == f"{NAME}: unreadable"
+    assert VERSION in lines[3]
 
 
 def test_prune_leaves_it_alone(store, capsys):

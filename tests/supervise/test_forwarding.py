@@ -123,7 +123,7 @@ def test_a_signal_ends_the_wait_for_a_restart(supervise, signum, status):
         train(1)
         os.kill(os.getpid(), signal.SIGKILL)
         """,
-        *("--backoff", 1e9, "--max-backoff", 1e9),
+        *("--backoff", 1e9),
     )
     while b"Restart 1 in" not in run.process.stderr.readline():
         assert run.process.poll() is None

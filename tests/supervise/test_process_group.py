@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from resilient.supervise import environment
+from resilient.supervise.options import Options
 from resilient.supervise.processes import Process
 
 pytestmark = pytest.mark.once
@@ -15,7 +16,7 @@ TOLD = """
 import json, os, sys
 names = (
     "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TF_CONFIG "
-    "JAX_COORDINATOR_ADDRESS JAX_NUM_PROCESSES JAX_PROCESS_ID "
+    "JAX_COORDINATOR_ADDRESS "
     "KERAS_DISTRIBUTION_JOB_ADDRESSES KERAS_DISTRIBUTION_NUM_PROCESSES "
     "KERAS_DISTRIBUTION_PROCESS_ID"
 ).split()
@@ -51,22 +52,26 @@ if attempt == 0:
     if rank == "1":
         os.kill(os.getpid(), signal.SIGKILL)
     forever()
-print("done")
+os.write(1, b"done\\n")
 """,
         *("--nproc", 2),
     )
     code, out, err = run.end()
     assert code == 0, err
-    assert sorted(out.splitlines()) == ["[0] done", "[1] done"]
+    assert out == "done\ndone\n"
+    assert "Killed or lost: process 1: it was killed by SIGKILL." in err
     assert len(run.attempts(0)) == len(run.attempts(1)) == 2
     first, second = run.events("exited")
-    assert (first["rank"], first["kind"], first["returncode"]) == (1, "killed", -9)
+    assert (first["rank"], first["kind"], first["returncode"]) == (
+        1,
+        "killed or lost",
+        -9,
+    )
     assert second["kind"] == "finished"
     gangs = [[told(run, rank, attempt) for rank in (0, 1)] for attempt in (0, 1)]
     for gang in gangs:
         assert [each["RANK"] for each in gang] == ["0", "1"]
         assert [each["LOCAL_RANK"] for each in gang] == ["0", "1"]
-        assert [each["JAX_PROCESS_ID"] for each in gang] == ["0", "1"]
         assert [each["KERAS_DISTRIBUTION_PROCESS_ID"] for each in gang] == ["0", "1"]
         tasks = [json.loads(each["TF_CONFIG"])["task"] for each in gang]
         assert tasks == [{"type": "worker", "index": index} for index in (0, 1)]
@@ -95,12 +100,11 @@ def test_the_others_are_asked_to_stop_before_they_are_killed(supervise):
     )
     code, _, err = run.end()
     assert code == 0, err
-    assert "[2] ValueError: bad" in err
     assert sorted(path.name for path in run.directory.glob("asked-*")) == [
         "asked-0-0",
         "asked-1-0",
     ]
-    assert "Error: ValueError: bad" in err
+    assert "Error: process 2: ValueError: bad" in err
 
 
 def test_one_that_is_done_waits_for_the_others(supervise):
@@ -163,9 +167,9 @@ def test_a_hang_of_one_prints_the_stacks_of_all(supervise):
     )
     code, _, err = run.end()
     assert code == 0, err
-    assert "[0] Fatal Python error: Aborted" in err
-    assert "[1] Fatal Python error: Aborted" in err
-    assert [event["rank"] for event in run.events("hung")] == [1]
+    assert err.count("Fatal Python error: Aborted") == 2
+    (hung, _) = run.events("exited")
+    assert (hung["kind"], hung["rank"]) == ("hung", 1)
 
 
 def test_one_process_is_told_nothing_of_a_gang(tmp_path):
@@ -184,10 +188,8 @@ def test_a_buffer_that_the_user_wants_stays(tmp_path):
     assert told["PYTHONUNBUFFERED"] == ""
 
 
-@pytest.mark.parametrize(("nproc", "count"), [(1, 0), (2, 4), (8, 10)])
-def test_ports_are_free_and_different(nproc, count):
-    found = environment.free_ports(environment.ports_needed(nproc))
-    assert len(set(found)) == count
+def test_ports_are_different():
+    assert len(set(environment.free_ports(10))) == 10
 
 
 @pytest.mark.parametrize("cause", ["0", "1"])
@@ -196,6 +198,7 @@ def test_the_failure_of_the_one_that_was_lost_is_told(supervise, cause):
     run = supervise(
         f"""
         own, lost = Events(directory, process=int(rank)), "x.PeerLostError"
+        own.attempt = events.attempt
         train(5)
         if rank == "{cause}":
             own.emit("failed", step=5, error="E", message="boom", signature="s")
@@ -211,7 +214,8 @@ def test_the_failure_of_the_one_that_was_lost_is_told(supervise, cause):
     code, _, err = run.end()
     assert code == 1
     assert [event["rank"] for event in run.events("exited")] == [int(cause)] * 3
-    assert err.count("Error: E at step 5: boom. Restart") == 2
+    told = f"Error: process {cause}: E at step 5: boom. Restart"
+    assert err.count(told) == 2
 
 
 @pytest.mark.parametrize("pid", [None, 1, 0, 1 << 40])
@@ -222,13 +226,10 @@ def test_only_processes_of_the_session_are_signalled(tmp_path, pid):
     beat = {"attempt": "a", "host": "h", "pid": pid, "directory": "d", "time": 1}
     beat |= {"count": 1, "phase": "training", "step": 1, "epoch": 0, "batch": 1}
     sign.write_text(json.dumps(beat))
-    process = Process(["sleep", "60"], os.environ, sign, 0)
+    process = Process(Options(["sleep", "60"]), os.environ, sign, 0)
     try:
         assert process.training_pid() == process.pid
-        process.send(signal.SIGTERM)
-        process.wait()
-        assert process.returncode == -signal.SIGTERM
     finally:
-        process.kill()
-        process.stdout.close()
+        process.kill_group()
+        process.wait()
         process.stderr.close()

@@ -1,30 +1,32 @@
 """When there is no other restart."""
 
-from dataclasses import replace
 from functools import partial
+from itertools import count
+from pathlib import Path
 
 import pytest
 
 from resilient.supervise.failures import Ending
-from resilient.supervise.headway import Gain
 from resilient.supervise.options import Options
 from resilient.supervise.restart_policy import RestartPolicy
 
 pytestmark = pytest.mark.once
 
-NOTHING = Gain(step=False, checkpoint=False)
-STEP = Gain(step=True, checkpoint=False)
-SAVED = Gain(step=True, checkpoint=True)
+NOTHING, SAVED, ANEW = "nothing", "saved", "anew"  # what an attempt achieved
+RUN, OTHER = Path("/runs/one"), Path("/runs/two")
 BUG = Ending("error", "ValueError at step 7: bad", 1, "abc", 7)
-KILLED = Ending("killed", "it was killed by SIGKILL", 137)
+KILLED = Ending("killed or lost", "it was killed by SIGKILL", 137)
 Rules = partial(Options, ["train"])
 
 
 def stops(rules, *failures):
     """After how many failures it gives up, and why."""
-    policy = RestartPolicy(rules)
+    policy, steps = RestartPolicy(rules), count(1)
+    newest = 0
     for number, (ending, made) in enumerate(failures, 1):
-        if (why := policy.after(ending, made)) is not None:
+        newest = next(steps) if made == SAVED else newest
+        why = policy.after(ending, RUN, [newest], made == ANEW)
+        if why is not None:
             return number, why
     return None, ""
 
@@ -34,16 +36,6 @@ def test_the_same_failure_three_times_in_a_row_is_given_up():
     assert number == 3
     assert "3 times in a row" in why
     assert "Received: ValueError at step 7: bad" in why
-
-
-@pytest.mark.parametrize(
-    ("traced", "advice"),
-    [(True, "the traceback is in the output above"), (False, "why it exits with this")],
-)
-def test_only_a_traceback_that_was_printed_is_pointed_to(traced, advice):
-    _, why = stops(Rules(same_failure=1), (replace(BUG, traced=traced), SAVED))
-    assert advice in why
-    assert ("traceback" in why) is traced
 
 
 def test_the_same_failure_may_come_as_often_as_the_user_says():
@@ -65,16 +57,8 @@ def test_another_failure_between_starts_the_count_again(other):
     assert stops(Rules(), *failures, *failures)[0] is None
 
 
-@pytest.mark.parametrize("made", [STEP, SAVED])
-def test_progress_between_starts_the_count_again(made):
-    assert stops(Rules(), *[(BUG, NOTHING)] * 2, *[(BUG, made)] * 5)[0] is None
-
-
-def test_a_failure_whose_step_is_not_exact_needs_a_checkpoint_for_progress():
-    """The heartbeat's step is a little more or less each time."""
-    memory = Ending("out of memory", "", 137, "SIGKILL for lack of memory")
-    assert stops(Rules(), *[(memory, STEP)] * 3)[0] == 3
-    assert stops(Rules(), *[(memory, SAVED)] * 9)[0] is None
+def test_a_newer_checkpoint_between_starts_the_count_again():
+    assert stops(Rules(), *[(BUG, NOTHING)] * 2, *[(BUG, SAVED)] * 5)[0] is None
 
 
 def test_kills_from_outside_are_never_the_same_failure():
@@ -82,14 +66,14 @@ def test_kills_from_outside_are_never_the_same_failure():
 
 
 def test_restarts_that_bring_no_newer_checkpoint_are_given_up():
-    number, why = stops(Rules(no_progress=4), *[(KILLED, STEP)] * 9)
+    number, why = stops(Rules(no_progress=4), *[(KILLED, NOTHING)] * 9)
     assert number == 5  # a first start and four restarts
     assert "4 restarts in a row" in why
     assert "--no-progress" in why
 
 
 def test_a_newer_checkpoint_starts_the_count_of_restarts_again():
-    failures = [*[(KILLED, STEP)] * 4, (KILLED, SAVED), *[(KILLED, STEP)] * 4]
+    failures = [*[(KILLED, NOTHING)] * 4, (KILLED, SAVED), *[(KILLED, NOTHING)] * 4]
     assert stops(Rules(no_progress=4), *failures)[0] == 9
 
 
@@ -104,13 +88,36 @@ def test_without_a_limit_restarts_that_bring_a_checkpoint_go_on():
     assert stops(Rules(), *[(KILLED, SAVED)] * 1000)[0] is None
 
 
-def test_failures_without_progress_are_counted_for_the_backoff():
+def test_failures_without_a_newer_checkpoint_are_counted_for_the_backoff():
     policy = RestartPolicy(Rules())
     delays = []
-    for gain in (SAVED, NOTHING, NOTHING, NOTHING, STEP, NOTHING):
-        policy.after(KILLED, gain)
+    for newest in (0, 0, 0, 0, 5, 5):
+        policy.after(KILLED, RUN, [newest])
         delays.append(policy.delay(1.0))
     assert delays == [1, 1, 2, 4, 1, 1]
+
+
+def test_each_directory_has_its_own_checkpoints():
+    policy = RestartPolicy(Rules(no_progress=2))
+    for directory, newest in [(RUN, 500), (OTHER, 10), (OTHER, 10)]:
+        assert policy.after(KILLED, directory, [newest]) is None
+    assert "2 restarts in a row" in policy.after(KILLED, RUN, [500])
+
+
+def test_nothing_is_known_of_a_script_without_directory():
+    policy = RestartPolicy(Rules(no_progress=2))
+    assert policy.after(KILLED) is None
+    assert policy.after(KILLED) is None
+    assert "2 restarts in a row" in policy.after(KILLED)
+
+
+def test_two_restarts_in_a_row_that_train_from_scratch_elsewhere_are_given_up():
+    number, why = stops(Rules(), (KILLED, SAVED), (KILLED, ANEW), (KILLED, ANEW))
+    assert number == 3
+    assert "two restarts in a row trained from scratch in a new directory" in why
+    assert "Give the run the same checkpoint_dir" in why
+    between = [(KILLED, SAVED), (KILLED, ANEW)] * 5
+    assert stops(Rules(), *between)[0] is None
 
 
 @pytest.mark.parametrize(
@@ -119,7 +126,7 @@ def test_failures_without_progress_are_counted_for_the_backoff():
 def test_backoff_doubles_up_to_a_limit_with_full_jitter(failures, longest):
     policy = RestartPolicy(Rules(no_progress=10**6))
     for _ in range(failures):
-        policy.after(KILLED, NOTHING)
+        policy.after(KILLED)
     assert policy.delay(0.0) == 0
     assert policy.delay(0.5) == longest / 2
     assert policy.delay(1.0) == longest

@@ -14,10 +14,8 @@ pytestmark = pytest.mark.once
 
 def test_without_a_command(capsys):
     for arguments in (["run"], ["run", "--"], ["run", "--nproc", "2", "--"]):
-        with pytest.raises(SystemExit) as raised:
-            main(arguments)
-        assert raised.value.code == 2
-        assert "there is no command to run; give one" in capsys.readouterr().err
+        assert main(arguments) == 2
+        assert "There is no command; give one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -40,7 +38,7 @@ def test_wrong_options(options, capsys):
     assert raised.value.code == 2
     message = capsys.readouterr().err
     assert options[0] in message
-    assert message.startswith("usage: resilient run [options] -- COMMAND")
+    assert message.startswith("usage: resilient")
 
 
 def test_a_directory_that_is_none(tmp_path, capsys):
@@ -49,6 +47,7 @@ def test_a_directory_that_is_none(tmp_path, capsys):
     error = capsys.readouterr().err
     assert "not a directory" in error
     assert "Received" in error
+    assert main(["run", "--dir", "~nobody-of-it", "--", "true"]) == 2
 
 
 def run(*arguments, environment):
@@ -73,12 +72,6 @@ def test_a_command_that_cannot_be_executed(child_environment, tmp_path):
     result = run("--", tmp_path / "data", environment=child_environment)
     assert result.returncode == 126
     assert "Permission denied" in result.stderr
-
-
-def test_a_shell_that_finds_no_command(child_environment):
-    result = run("--", "sh", "-c", "no-such-command", environment=child_environment)
-    assert result.returncode == 127
-    assert "attempts: 1\n" in result.stderr
 
 
 @pytest.mark.parametrize("separator", [["--"], []])
@@ -107,18 +100,14 @@ def test_the_other_commands_do_not_load_the_supervisor(child_environment):
 
 
 def test_options_of_save_need_a_directory(capsys):
-    with pytest.raises(SystemExit) as raised:
-        main(["run", "--save-freq", "3", "--keep", "2", "--", "true"])
-    assert raised.value.code == 2
-    assert "--save-freq, --keep: only with --save DIR" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["run", "--save", "x", "--save-freq", "often", "--", "true"])
-    assert "'often' is not an integer of 1 or more" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["run", "--allow", "backend", "--", "true"])
+    assert main(["run", "--save-freq", "3", "--keep", "2", "--", "true"]) == 2
+    assert "--keep, --save-freq: only with --save DIR" in capsys.readouterr().err
+    assert main(["run", "--allow", "backend", "--", "true"]) == 2
     assert "--allow: only with --save DIR" in capsys.readouterr().err
+    assert main(["run", "--save", "x", "--save-freq", "often", "--", "true"]) == 2
+    assert "`save_freq` must be a number of batches" in capsys.readouterr().err
     assert main(["run", "--save", "x", "--allow", "backends", "--", "true"]) == 2
-    assert 'Did you mean "backend"?' in capsys.readouterr().err
+    assert "`allow` has a name that is unknown" in capsys.readouterr().err
     assert main(["run", "--save", "s3://key:word@bucket/x", "--", "true"]) == 2
     told = capsys.readouterr().err
     assert "more than a bucket" in told

@@ -61,3 +61,30 @@ def test_a_loop_ends_as_if_nothing_had_happened(tmp_path, child_environment):
     assert len(exits) == len(FAULTS) + 1
     assert exits[-1] == "finished"
     assert sum(event["event"] == "restored" for event in events) == len(FAULTS)
+
+
+ELSEWHERE = """
+import os, signal, sys, time
+from pathlib import Path
+import keras
+import resilient
+
+total, number = keras.Variable(0.0), len(list(Path(sys.argv[1]).glob("run-*")))
+run = resilient.Run(Path(sys.argv[1]) / f"run-{number}", save_freq=2, total=total)
+for epoch, step, _ in run.loop(keras.ops.arange(8), epochs=1, batch_size=2):
+    time.sleep(1)  # the heartbeat is written every second
+    if number == 0 and step == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_run_in_another_directory_in_each_start_is_said(tmp_path, child_environment):
+    command = [sys.executable, "-m", "resilient", "run", "--backoff", "0", "--"]
+    command += [sys.executable, "-c", ELSEWHERE, os.fspath(tmp_path)]
+    known = {k: v for k, v in child_environment.items() if k != "RESILIENT_HEARTBEAT"}
+    done = subprocess.run(command, env=known, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = (
+        f"{tmp_path / 'run-1'}; the one before was interrupted in {tmp_path / 'run-0'}"
+    )
+    assert said in done.stderr

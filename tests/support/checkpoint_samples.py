@@ -42,7 +42,9 @@ def cannot_be_read(monkeypatch, step=None):
 def contents(step, version=0):
     """Bytes of every file of the sample checkpoint of a step."""
     generator = random.Random(f"{step}-{version}")
-    return {name: generator.randbytes(20_000 + len(name)) for name in FILES}
+    found = {name: generator.randbytes(20_000 + len(name)) for name in FILES}
+    run = json.dumps({"sample": f"{step}-{version}"}).encode()
+    return found | {"run.json": run.ljust(20_008)}
 
 
 def commit(store, progress, write, *, metrics=(), finished=False, environment=()):

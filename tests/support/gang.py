@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from resilient.supervise.environment import free_ports, of_process, ports_needed
+from resilient.supervise.environment import free_ports, of_process
 
 from .compiling import compile_once
 from .forking import Client, environment
@@ -75,7 +75,7 @@ def run(
         ends_at_once: Whether they skip what Python and the backend do at the exit: with
             TensorFlow that takes ten seconds once another process is lost.
     """
-    ports = free_ports(ports_needed(world))
+    ports = free_ports(world + 2)
     each = [
         of_process(told or {}, Path(os.devnull), rank, world, ports)
         for rank in range(world)

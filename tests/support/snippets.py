@@ -196,7 +196,7 @@ def commands(snippet: Snippet) -> list[list[str]]:
 
 def exists(words: list[str]) -> bool:
     """Whether a command does that a page shows, as far as it is ours."""
-    from resilient.cli.parser import make_parser
+    from resilient.cli.main import make_parser
 
     scripts = [word for word in words if word.startswith("examples/")]
     if not all((ROOT / script).is_file() for script in scripts):

@@ -10,16 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from resilient.telemetry import events as events_module
-from resilient.telemetry.events import Events, attempts_so_far, read_events
+from resilient.storage import files
+from resilient.telemetry.attempts import attempt_starts, read_attempts
+from resilient.telemetry.events import Events, read_events
 
 pytestmark = pytest.mark.once
 
 
 @pytest.fixture(autouse=True)
-def nothing_told(monkeypatch):
+def nothing_reported(monkeypatch):
     """Pytest gives the path of a test that is over to another one."""
-    monkeypatch.setattr(events_module, "_told", set())
+    monkeypatch.setattr(files, "said", set())
 
 
 def test_events_are_appended_in_order_with_who_and_when(tmp_path):
@@ -169,7 +170,7 @@ def test_a_line_that_is_no_event_is_left_out_and_told_once(tmp_path, caplog, lin
         file.write(f"{line}\n{line}\n")
     last.emit("started", other={"any": ["thing", None]})
     for _ in range(2):
-        assert len(attempts_so_far(tmp_path)) == 2
+        assert len(attempt_starts(read_attempts(tmp_path))) == 2
         events = list(read_events(tmp_path))
         assert [event["attempt"] for event in events] == [first.attempt, last.attempt]
     assert events[1]["other"] == {"any": ["thing", None]}
@@ -183,7 +184,7 @@ def test_a_line_without_end_takes_no_memory(tmp_path):
     Events(tmp_path).emit("started")
     tracemalloc.start()
     try:
-        attempts = attempts_so_far(tmp_path)
+        attempts = attempt_starts(read_attempts(tmp_path))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -194,19 +195,8 @@ def test_a_line_without_end_takes_no_memory(tmp_path):
 def test_a_file_of_absurd_size_is_not_read(tmp_path, caplog):
     Events(tmp_path).emit("started")
     os.truncate(tmp_path / "events.jsonl", 1 << 40)
-    assert attempts_so_far(tmp_path) == []
+    assert attempt_starts(read_attempts(tmp_path)) == []
     assert "larger than 1,073,741,824 bytes" in caplog.text
-
-
-def test_a_start_looks_at_no_other_lines(tmp_path, monkeypatch):
-    """There may be millions of them."""
-    events, read = Events(tmp_path), []
-    for name in ("started", "saved", "training", "started over"):
-        events.emit(name)
-    parse = events_module.parse
-    monkeypatch.setattr(events_module, "parse", lambda x: read.append(x) or parse(x))
-    assert len(attempts_so_far(tmp_path)) == 1
-    assert len(read) == 2
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling link", "fifo", "directory"])
@@ -222,7 +212,7 @@ def test_what_is_no_regular_file_is_neither_read_nor_written(tmp_path, caplog, k
         place.mkdir()
     else:
         place.symlink_to(target if kind == "link" else tmp_path / "nowhere")
-    assert attempts_so_far(place.parent) == []
+    assert attempt_starts(read_attempts(place.parent)) == []
     events = Events(place.parent)
     events.emit("started")
     events.emit("saved")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from resilient.telemetry.events import LastAttempt, last_attempt
+from resilient.telemetry.attempts import LastAttempt, last_attempt, read_attempts
 from resilient.training.boundaries import ending
 
 pytestmark = pytest.mark.once
@@ -21,18 +21,18 @@ def told(directory, *events, sign=None, resumed=800, now=1000.0):
         beat = {"attempt": "a", "directory": "/runs/x", "time": 995.0, "count": 9}
         where = {"phase": "training", "step": 821, "epoch": 2, "batch": 196}
         (directory / "heartbeat").write_text(json.dumps(WHO | beat | where | sign))
-    last = last_attempt(directory)
+    last = last_attempt(read_attempts(directory))
     return None if last is None else ending(last, resumed, now)
 
 
 def test_nothing_is_told_where_there_was_no_attempt(tmp_path):
-    assert last_attempt(tmp_path) is None
+    assert last_attempt(read_attempts(tmp_path)) is None
     assert told(tmp_path, {**STARTED, "event": "saved"}) is None
 
 
 def test_a_kill_is_told_by_the_last_sign_of_life(tmp_path):
     assert told(tmp_path, STARTED, sign={}) == (
-        "The last attempt was killed or died 5 s ago at about step 821: about 21 "
+        "The last attempt was killed or lost 5 s ago at about step 821: about 21 "
         "batches will be trained again"
     )
     assert told(tmp_path, STARTED, sign={"step": 801}).endswith(
@@ -42,7 +42,7 @@ def test_a_kill_is_told_by_the_last_sign_of_life(tmp_path):
 
 def test_the_sign_of_another_attempt_tells_nothing(tmp_path):
     line = told(tmp_path, STARTED, sign={"attempt": "b"})
-    assert line == "The last attempt was killed or died 15 min ago"
+    assert line == "The last attempt was killed or lost 15 min ago"
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,10 @@ def test_the_sign_of_another_attempt_tells_nothing(tmp_path):
             {"event": "diverged", "action": "stop", "step": 810},
             "diverged 2 s ago at step 810: 10 batches will be trained again",
         ),
-        ({"event": "diverged", "action": "rollback", "step": 810}, "was killed or "),
+        (
+            {"event": "diverged", "action": "rollback", "step": 810},
+            "was killed or lost",
+        ),
     ],
 )
 def test_a_last_word_is_told(tmp_path, event, says):
@@ -76,7 +79,7 @@ def test_only_the_last_attempt_counts(tmp_path):
     ended = {**STARTED, "event": "ended", "step": 5}
     again = {**STARTED, "attempt": "b", "time": 990.0}
     line = told(tmp_path, STARTED, ended, again)
-    assert line == "The last attempt was killed or died 10 s ago"
+    assert line == "The last attempt was killed or lost 10 s ago"
 
 
 @pytest.mark.parametrize(

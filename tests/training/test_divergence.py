@@ -18,7 +18,7 @@ from resilient import (
 from resilient.policies import KeepPolicy
 from resilient.training import rollback
 from resilient.training.options import checked_loss_spike, checked_on_nan
-from resilient.training.rollback import Bad, Diverged, LossWatch, Skip, Skipped
+from resilient.training.rollback import Bad, Diverged, LossWatch, Skip, leave_out
 
 pytestmark = pytest.mark.once
 
@@ -170,9 +170,7 @@ def trained(skips, *, epochs, length, at_once=1):
         step
         for epoch in range(epochs)
         for begin in range(0, length, at_once)
-        if not Skipped(skips).leave_out(
-            epoch * length, begin, begin + at_once - 1, length
-        )
+        if not leave_out(skips, epoch * length, begin, begin + at_once - 1, length)
         for step in range(
             epoch * length + begin, epoch * length + min(begin + at_once, length)
         )
@@ -213,7 +211,7 @@ def test_a_single_batch_is_trained_whatever_it_is():
 
 
 def test_where_the_length_is_unknown_all_are_left_out():
-    assert Skipped([Skip(3, 7, 5, "")]).leave_out(0, 6, 6, None)
+    assert leave_out([Skip(3, 7, 5, "")], 0, 6, 6, None)
 
 
 # On the disk ---------------------------------------------------------------------

@@ -9,7 +9,7 @@ from support import fitting
 
 import resilient
 from resilient import best, every, latest
-from resilient.policies.keep import MonitoredMetrics
+from resilient.policies.keep import unlogged
 
 pytestmark = [
     pytest.mark.waits,
@@ -36,7 +36,7 @@ def test_an_unknown_metric_is_an_error_when_the_first_epoch_ends(tmp_path):
     assert str(error.value) == (
         'keep=best(...) monitors "val_mea", which the epoch did not log.\n'
         "Received: metrics loss, mae, val_loss, val_mae\n"
-        'Did you mean "val_mae"? Correct it and run again.'
+        "Name one of these, and run again."
     )
     assert fitting.steps(tmp_path) == [6]
 
@@ -105,7 +105,7 @@ def loop(directory, keep, log, epochs=3):
 @pytest.mark.everywhere
 def test_a_loop_is_told_so_too(tmp_path):
     keep = latest(1) | best(1, monitor="loss")
-    with pytest.raises(ValueError, match="metrics lose\nDid you mean"):
+    with pytest.raises(ValueError, match="metrics lose\n"):
         loop(tmp_path, keep, lambda epoch: {"lose": 1.0 + epoch})
     assert fitting.steps(tmp_path) == [2]
     run = loop(tmp_path / "right", keep, lambda epoch: {"loss": 1.0 + epoch})
@@ -124,9 +124,9 @@ def test_a_loop_may_validate_or_log_in_some_epochs_only(tmp_path):
 
 
 def test_each_metric_has_to_be_seen_once():
-    monitored = MonitoredMetrics(["loss", "val_a", "val_b"])
-    assert monitored.error({}, validates=False) is None
-    assert monitored.error({"loss": 1.0}, validates=True) is None
-    assert monitored.error({"x": math.nan, "val_a": 1.0}, validates=True) is not None
-    assert monitored.error({"x": 1.0, "val_b": 1.0}, validates=True) is None
-    assert monitored.error({"x": 1.0, "val_x": 1.0}, validates=False) is None
+    missing = {"loss", "val_a", "val_b"}
+    assert unlogged(missing, {}, validates=False) is None
+    assert unlogged(missing, {"loss": 1.0}, validates=True) is None
+    assert unlogged(missing, {"x": math.nan, "val_a": 1.0}, validates=True) is not None
+    assert unlogged(missing, {"x": 1.0, "val_b": 1.0}, validates=True) is None
+    assert unlogged(missing, {"x": 1.0, "val_x": 1.0}, validates=False) is None

@@ -7,7 +7,7 @@ from support import fitting
 from support.fitting import Interrupt
 
 import resilient
-from resilient.saving.digest import differing
+from resilient.saving.digest import BATCH, differing
 from resilient.storage import files, scratch
 from resilient.telemetry.events import read_events
 from resilient.training.options import TRIAL
@@ -27,6 +27,18 @@ def asked(monkeypatch):
             monkeypatch.setenv(name, value)
 
     return ask
+
+
+@pytest.fixture
+def limited():
+    """Limits the epochs and steps of every training, as Keras can."""
+
+    def limit(epochs, steps):
+        keras.config.set_max_epochs(epochs)
+        keras.config.set_max_steps_per_epoch(steps)
+
+    yield limit
+    limit(None, None)
 
 
 def digests(directory):
@@ -189,81 +201,44 @@ def test_a_fit_that_nobody_proves_records_none(tmp_path):
     assert recorded(tmp_path) == {}
 
 
-def test_a_fit_is_shortened_and_records_each_step(tmp_path, asked):
-    asked(epochs=2, steps=3)
-    x, y = fitting.data()
-    net = fitting.model()
-    history = fitting.fit(net, tmp_path, validation_data=(x, y), initial_epoch=1)
-    assert history.epoch == [1, 2]  # two, from the first of the script on
-    fitting.fit(fitting.model(), tmp_path / "2", epochs=5)
-    assert [found[:2] for found in digests(tmp_path / "2")] == [
+@pytest.mark.filterwarnings("ignore:Limiting")
+def test_a_fit_is_shortened_as_keras_is_configured(tmp_path, asked, limited):
+    """Limits of Keras shorten what `resilient prove` starts, too."""
+    asked()
+    limited(2, 3)
+    fitting.fit(fitting.model(), tmp_path, epochs=5)
+    assert [found[:2] for found in digests(tmp_path)] == [
         *((0, 0), (1, 0), (2, 0), (3, 1)),
         *((4, 1), (5, 1), (6, 2)),
     ]
 
 
-class Own(keras.Sequential):
-    """Has a ``fit`` that takes anything."""
-
-    def fit(self, *args, **kwargs):
-        return super().fit(*args, **kwargs)
-
-
-@pytest.mark.spread
-@pytest.mark.parametrize("data_only", [False, True])
-def test_a_fit_of_ones_own_is_shortened(tmp_path, asked, data_only):
-    asked(epochs=2, steps=3, data_only=data_only)
-    seen, (x, y) = Interrupt(), fitting.data()
-    how = {"epochs": 5, "callbacks": [seen], "validation_data": (x, y), "verbose": 0}
-    net = fitting.model(cls=Own)
-    resilient.fit(net, x, y, 4, checkpoint_dir=tmp_path, **how)
-    assert fitting.steps(tmp_path)[-1] == 6
-    assert len(seen.seen) == (0 if data_only else 6)
-
-
-@pytest.mark.spread
-def test_each_epoch_has_the_first_batches_of_its_own(tmp_path, asked):
-    """They do not go on where the epoch before ended: 4 of 6 batches each time."""
-    asked(steps=4, data_only=True)
-    fitting.fit(fitting.model(), tmp_path, shuffle=False)
-    first, second = (
-        [d for _, epoch, d in digests(tmp_path) if epoch == number] for number in (0, 1)
-    )
-    assert len(first) == 4
-    assert first == second
+def test_a_loop_is_shortened_as_keras_is_configured(tmp_path, limited):
+    limited(2, 3)
+    run = resilient.Run(tmp_path, verbose=0)
+    steps = [step for _, step, _ in run.loop(fitting.data(), epochs=5, batch_size=4)]
+    assert steps == list(range(6))
 
 
 def test_that_it_is_asked_is_said_once(tmp_path, asked, caplog, monkeypatch):
     """The variables may have been left over."""
     monkeypatch.setattr(files, "said", set())
     monkeypatch.setenv(scratch.VARIABLE, str(tmp_path))
-    asked(epochs=2, steps=1000)
+    asked(save_steps=1000)
     for _ in range(2):
         resilient.ResilientFit(None, checkpoint_dir="runs")
     of_trial, of_scratch = caplog.messages
-    assert '"epochs": 2, "steps": 1000' in of_trial
+    assert '"save_steps": 1000' in of_trial
     assert f"checkpoints go below {tmp_path}" in of_scratch
 
 
-@pytest.mark.parametrize("text", ["1", "{", '{"epochs": "2"}', '{"steps": 0}', "[]"])
+@pytest.mark.parametrize(
+    "text", ["1", "{", '{"pause": "2"}', '{"save_steps": 0}', "[]"]
+)
 def test_a_malformed_request_is_refused(tmp_path, monkeypatch, text):
     monkeypatch.setenv(TRIAL, text)
     with pytest.raises(ValueError, match="RESILIENT_TRIAL is not what"):
         resilient.ResilientFit(None, checkpoint_dir=tmp_path)
-
-
-@pytest.mark.skipif(
-    keras.backend.backend() == "torch", reason="Keras takes one step a call there"
-)
-@pytest.mark.parametrize("data_only", [False, True])
-def test_steps_that_are_taken_together_stay_together(tmp_path, asked, data_only):
-    asked(epochs=2, steps=3, data_only=data_only)
-    how = {"run_eagerly": False, "jit_compile": False}
-    net = fitting.model(steps_per_execution=2, **how)
-    fitting.fit(net, tmp_path)
-    assert int(net.optimizer.iterations.numpy()) == (0 if data_only else 4)
-    assert fitting.steps(tmp_path)[-1] == 4
-    assert [found[:2] for found in digests(tmp_path)][-1] == (4, 1 if data_only else 2)
 
 
 @pytest.mark.spread
@@ -273,70 +248,84 @@ def test_it_also_saves_so_often_as_it_is_told(tmp_path, asked):
     assert 4 in fitting.steps(tmp_path)
 
 
-@pytest.mark.spread
-def test_a_fit_that_only_draws_trains_nothing(tmp_path, asked):
-    asked(data_only=True)
-    net = fitting.model()
-    before = fitting.values(net)
-    x, y = fitting.data()
-    seen = Interrupt()
-    fitting.fit(net, tmp_path, callbacks=[seen], validation_data=(x, y))
-    after = [np.array(keras.ops.convert_to_numpy(v)) for v in net.trainable_variables]
-    for old, new in zip(before, after, strict=False):
-        np.testing.assert_array_equal(old, new)
-    assert seen.seen == []
-    assert [step for step, *_ in digests(tmp_path)] == list(range(1, 19))
-    fitting.fit(net, tmp_path / "other", x=fitting.data(seed=1)[0])
-    assert not {d for *_, d in digests(tmp_path)} & {
-        d for *_, d in digests(tmp_path / "other")
+def batches(directory):
+    """What is recorded of the batches that led to each place."""
+    return {
+        place: {leaves[:8] for _, leaves, names in found if names[0] == BATCH}
+        for place, found in recorded(directory).items()
     }
 
 
-@pytest.mark.parametrize("on_nan", ["stop", resilient.Rollback(steps=1, skip=2)])
-def test_a_fit_that_only_draws_has_no_losses_to_check(tmp_path, asked, on_nan):
-    asked(data_only=True)
-    best = resilient.best(1, monitor="loss")
-    fitting.fit(
-        fitting.model(), tmp_path, on_nan=on_nan, loss_spike=3.0, keep=best, epochs=1
-    )
-    assert [step for step, *_ in digests(tmp_path)] == list(range(1, 7))
+def in_python():
+    x, y = fitting.data()
+    return [(x[row : row + 4], y[row : row + 4]) for row in range(0, len(x), 4)]
+
+
+def as_dataset():
+    tf = pytest.importorskip("tensorflow")
+    data = tf.data.Dataset.from_tensor_slices(fitting.data())
+    return data.shuffle(24, seed=1).batch(4)
+
+
+def as_generator():
+    tf = pytest.importorskip("tensorflow")
+    x, y = fitting.data()
+    spec = tuple(tf.TensorSpec((None, *each.shape[1:]), each.dtype) for each in (x, y))
+    return tf.data.Dataset.from_generator(in_python, output_signature=spec)
+
+
+@pytest.mark.filterwarnings("ignore:.*ran out of data")
+@pytest.mark.parametrize("source", [None, as_dataset, as_generator])
+@pytest.mark.parametrize("together", [1, 2])
+def test_the_batches_of_each_step_are_recorded(tmp_path, asked, source, together):
+    if together > 1 and keras.backend.backend() == "torch":
+        pytest.skip("Keras takes one step a call there")
+    asked()
+    how = {"save_freq": 2, "epochs": 2}
+    if source is not None:
+        how |= {"y": None, "batch_size": None, "shuffle": None}
+
+    def train(directory, *stop):
+        net = fitting.model(steps_per_execution=together)
+        data = {} if source is None else {"x": source()}
+        fitting.fit(net, directory, callbacks=[Interrupt(*stop)], **how, **data)
+
+    train(tmp_path / "alone")
+    with pytest.raises(fitting.Interrupted):
+        train(tmp_path / "killed", 1, 3)
+    train(tmp_path / "killed")
+    expected = batches(tmp_path / "alone")
+    assert batches(tmp_path / "killed") == expected
+    start, *steps, _ = expected.values()  # the end of an epoch may have none
+    assert start == set()
+    assert {len(each) for each in steps} == {1}
+    assert len(set().union(*steps)) >= 6 // together
 
 
 @pytest.mark.spread
-def test_a_fit_trains_again_once_it_is_not_asked_any_more(tmp_path, asked, monkeypatch):
-    asked(data_only=True)
-    net = fitting.model()
-    before = fitting.values(net)
-    fitting.fit(net, tmp_path, epochs=1)
-    monkeypatch.delenv(TRIAL)
-    fitting.fit(net, tmp_path / "trained", epochs=1)
-    assert any(
-        not np.array_equal(old, new)
-        for old, new in zip(before, fitting.values(net), strict=False)
-    )
+def test_other_batches_are_recorded_as_others(tmp_path, asked):
+    asked()
+    x, _ = fitting.data()
+    for change in (0, 1e-6):
+        fitting.fit(fitting.model(), tmp_path / str(change), x=x + change, epochs=1)
+    one, other = batches(tmp_path / "0"), batches(tmp_path / "1e-06")
+    assert [place for place in one if one[place] == other[place]] == [(0, 0, 0)]
 
 
 @pytest.mark.spread
-def test_batches_are_drawn_in_the_same_order_after_a_resume(tmp_path, asked):
-    asked(data_only=True, save_steps=4)
+def test_what_a_callback_does_at_the_end_is_recorded(tmp_path, asked):
+    asked()
 
-    def draw(directory, epochs):
-        net = fitting.model()
-        fitting.fit(net, directory, epochs=epochs)
+    class Zeros(keras.callbacks.Callback):
+        def on_train_end(self, logs=None):
+            kernel = self.model.layers[0].kernel
+            kernel.assign(kernel * 0)
 
-    draw(tmp_path / "alone", 3)
-    draw(tmp_path / "stopped", 2)
-    draw(tmp_path / "stopped", 3)
-    assert digests(tmp_path / "stopped") == digests(tmp_path / "alone")
-
-
-def test_a_loop_that_only_draws_never_gets_to_its_body(tmp_path, asked):
-    asked(data_only=True, epochs=2, steps=3)
-    run = resilient.Run(tmp_path, save_freq=2, verbose=0)
-    for _ in run.loop(fitting.data(), epochs=5, batch_size=4):
-        raise AssertionError
-    assert [found[:2] for found in digests(tmp_path)] == [
-        *((1, 0), (2, 0), (3, 0)),
-        *((4, 1), (5, 1), (6, 1)),
-    ]
-    assert run.step == 6
+    left = []
+    for name, callbacks in (("a", []), ("b", [Zeros()])):
+        fitting.fit(fitting.model(), tmp_path / name, epochs=1, callbacks=callbacks)
+        left += [e for e in read_events(tmp_path / name) if e["event"] == "left"]
+    a, b = left
+    assert a["step"] == b["step"] == 6
+    (name,) = differing(tuple(a["names"]), a["leaves"], b["leaves"])
+    assert name.endswith("kernel")

@@ -71,6 +71,7 @@ resilient.fit(
     checkpoint_dir="runs/a",
     on_data_change="warn",
     replay_data=True,
+    keep_compiled=False,
     on_inexact="raise",
 )
 resilient.fit(model, x, checkpoint_dir="a", allow={"batch_size", "data"})
@@ -137,7 +138,7 @@ except resilient.ResilientError:
 
 assert_type(resilient.export("runs/a", "model.keras", step=3, model=model), Path)
 resilient.export("runs/a", Path("exported.safetensors"), overwrite=True)
-resilient.import_checkpoint("backup", model, checkpoint_dir="runs/b", epoch=2, step=9)
+resilient.import_checkpoint("backup", model, checkpoint_dir="runs/b", epoch=2)
 
 with resilient.enabled(directory="runs/e", save_freq="epoch", on_nan="stop"):
     model.fit(x, y)

@@ -100,9 +100,13 @@ class Objects:
             if thing is self.tree or variables.is_new(target, seen)
         ]
 
-    def metrics(self) -> dict[int, str]:
-        """Id of each variable of a metric to the object that has it, and its path."""
-        return {
+    def only_made_by_script(self) -> dict[int | str, str]:
+        """Metrics' variables, by id, and leaves of the pytree, as messages name them.
+
+        A resume can restore them, but cannot create them.
+        """
+        leaves = [] if self.tree is None else self.tree.facts()[" leaves"]
+        return {path: f"state{path}" for path in leaves} | {
             id(target): f"{name}: {path}"
             for name, thing in self._objects.items()
             for group, _, path, target in thing.variables()

@@ -33,21 +33,22 @@ class PytreeKind(StatefulKind):
         return {**found, " leaves": [path for path, _ in leaves]}
 
     def state(self) -> Any:
-        """The leaves that are not arrays, and the places of arrays of weak types."""
-        leaves = [leaf for _, leaf in self._leaves()]
-        weak = [getattr(leaf, "weak_type", False) for leaf in leaves]
+        """Leaves that are not arrays, by path, and paths of arrays of weak types."""
+        leaves = self._leaves()
         return {
-            "plain": [None if isinstance(x, jax.Array) else x for x in leaves],
-            "weak": [index for index, is_weak in enumerate(weak) if is_weak],
+            **{path: leaf for path, leaf in leaves if not isinstance(leaf, jax.Array)},
+            "weak": [
+                path for path, leaf in leaves if getattr(leaf, "weak_type", False)
+            ],
         }
 
     def build(self, saved: JSON, places: Mapping[str, Any]) -> None:
         """Convert numbers and NumPy arrays to JAX arrays, as a step would."""
-        facts = [saved["class"].get(path) for path, _ in self._leaves()]
+        facts = saved["class"]
         self._replace(
-            lambda index, leaf: (
+            lambda path, leaf: (
                 jnp.asarray(leaf)
-                if isinstance(leaf, _CONVERTED) and facts[index] == _ARRAY
+                if isinstance(leaf, _CONVERTED) and facts.get(path) == _ARRAY
                 else leaf
             )
         )
@@ -55,15 +56,15 @@ class PytreeKind(StatefulKind):
     def load(self, state: Any, tensors: Mapping[str, Any]) -> None:
         # Paths are equal, and with them the names of variables.
         found = [variables.leaf(*variable, of="state") for variable in self.variables()]
-        values = {x.slot[1]: like(x.target, tensors[x.name]) for x in found}
+        values = {x.path: like(x.target, tensors[x.name]) for x in found}
 
-        def new(index: int, leaf: Any) -> Any:
+        def new(path: str, leaf: Any) -> Any:
             if not isinstance(leaf, jax.Array):
-                return state["plain"][index]
+                return state[path]
             if rng.is_jax_key(leaf):
-                return rng.jax_key(str(jax.random.key_impl(leaf)), values[index])
-            is_weak = index in state["weak"]
-            return _weakly_typed(values[index]) if is_weak else values[index]
+                return rng.jax_key(str(jax.random.key_impl(leaf)), values[path])
+            is_weak = path in state["weak"]
+            return _weakly_typed(values[path]) if is_weak else values[path]
 
         self._replace(new)
 
@@ -71,11 +72,10 @@ class PytreeKind(StatefulKind):
         found, _ = jax.tree_util.tree_flatten_with_path(self.value)
         return [(jax.tree_util.keystr(path), leaf) for path, leaf in found]
 
-    def _replace(self, new: Callable[[int, Any], Any]) -> None:
-        """Replace each leaf, given its index and itself."""
-        leaves, tree = jax.tree.flatten(self.value)
-        leaves = [new(index, leaf) for index, leaf in enumerate(leaves)]
-        self.value = jax.tree.unflatten(tree, leaves)
+    def _replace(self, new: Callable[[str, Any], Any]) -> None:
+        """Replace each leaf, given its path and itself."""
+        leaves = [new(path, leaf) for path, leaf in self._leaves()]
+        self.value = jax.tree.unflatten(jax.tree.structure(self.value), leaves)
 
 
 _ARRAY = "an array"

@@ -301,8 +301,9 @@ class RemoteRun:
             f"{claims.NAME} is damaged or gone, so it is not known which checkpoints "
             "in the object store are part of the run.",
             received=f"{self.objects.address}/{claims.NAME}: {why}",
-            hint="Restore a former version of that object; or copy the checkpoint "
-            "that you want to another directory and go on from there.",
+            hint="If this is a directory on a disk that no address wrote, or a copy of "
+            "one, pass its path. Otherwise restore a former version of that object; or "
+            "copy the checkpoint that you want to another directory and go on there.",
         )
 
     def _part_of_the_run(self) -> list[Uploaded]:

@@ -15,7 +15,6 @@ import weakref
 from collections.abc import Callable
 
 from resilient.errors import ResilientError
-from resilient.forked import in_forked_child
 from resilient.policies import KeepPolicy
 from resilient.storage import files, layout
 from resilient.storage.checkpoint import Checkpoint
@@ -248,10 +247,13 @@ class Uploader:
             self._changed.notify_all()
 
 
-@in_forked_child
 def _leave_to_parent() -> None:
     for uploader in list(_running):
         uploader.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 _UNKNOWN = b"not known"

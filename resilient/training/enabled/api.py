@@ -12,12 +12,14 @@ Neither importing this module nor entering a block loads Keras or a backend, so 
 may still choose its backend inside.
 """
 
+import atexit
 import contextlib
 import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from multiprocessing import parent_process
 from typing import Any
 
 from resilient.storage.remote.address import Address
@@ -63,11 +65,15 @@ def enabled(directory: Location, **options: Any) -> Iterator[None]:
     Raises:
         TypeError: An option is unknown, or has the wrong type.
         ValueError: An option has an invalid value.
+        CheckpointMismatchError: A call is not what it was before, or the block ends
+            without one that had been interrupted.
     """
     with ending_at_user_line:
         block = Calls(directory, options)
     with contextlib.closing(block), _entered(block):
         yield
+        with ending_at_user_line:
+            block.require_all_made()
     calls.ended.add(block.directory)
 
 
@@ -99,7 +105,11 @@ def environment(directory: Location, options: Mapping[str, Any]) -> dict[str, st
 def enable_from_environment() -> None:
     """``enabled`` as the environment says, until the process ends."""
     options = json.loads(os.environ[VARIABLE])
-    _add(Calls(options.pop("directory"), options))
+    block = Calls(options.pop("directory"), options)
+    if (parent := parent_process()) is not None:
+        block.process = parent.pid or 0
+    atexit.register(block.settle)
+    _add(block)
 
 
 @contextlib.contextmanager

@@ -78,13 +78,6 @@ class BackupAndRestore(keras.callbacks.Callback):  # type: ignore[misc]
                 "call super().fit, and pass the callbacks on.",
             )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Nothing: it has no lasting state."""
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to restore."""
-
     def run(self, _: keras.Model, train: Callable[..., Any]) -> Any:
         """Make a call of ``fit``, see ``Calls.fit``."""
         # Two fits have two directories, or a restart would take one for the other.

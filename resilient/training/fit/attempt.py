@@ -6,17 +6,17 @@ is compared and restored, all or nothing, and progress is counted.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import keras
 
-from resilient.convert.start import Started
 from resilient.keras_internals import names
 from resilient.objects.callbacks.capture import monitored
 from resilient.objects.restore import plan as plan_restore
 from resilient.objects.tree import Scope, Tree
+from resilient.policies.keep import unlogged
 from resilient.progress import Progress
 from resilient.saving.record import SavedState
 from resilient.saving.run_json import FitRun
@@ -35,8 +35,6 @@ from resilient.training.under_way import check_finished
 if TYPE_CHECKING:
     from resilient.training.fit.iterators import TrainingIterator
 
-_START = Progress(0, 0, 0)
-
 
 @dataclass
 class FitPlan:
@@ -50,7 +48,7 @@ class FitPlan:
         seconds: How long it took to find where it begins.
         found: The checkpoint of a fit, until it is compared.
         imported: The checkpoint of an import, whose weights the model has by now.
-        started: The weights of another run that the model has by now.
+        started: Lines that say which weights of another run the model has by now.
         since: The state of the attempt in this process that a rollback undoes.
     """
 
@@ -61,7 +59,7 @@ class FitPlan:
     seconds: float = 0.0
     found: tuple[Checkpoint, SavedState[FitRun]] | None = None
     imported: Checkpoint | None = None
-    started: Started | None = None
+    started: list[str] = field(default_factory=list)
     since: FitState | None = None
 
     @property
@@ -102,9 +100,8 @@ class FitAttempt:
         )
         # A run that starts over forgets its rollbacks.
         anew = session.resume == "never" and self._first
-        skips = [] if anew else rollback.read(options.store.directory)
-        self._skips = rollback.Skipped(skips) if skips else None
-        self.progress = plan.imported.progress if plan.imported else _START
+        self._skips = [] if anew else rollback.read(options.store.directory)
+        self.progress = plan.imported.progress if plan.imported else Progress(0, 0, 0)
         self.state = FitState(plan, iterator, callbacks.callbacks, self.losses)
         self._boundaries = Boundaries(
             session,
@@ -114,6 +111,8 @@ class FitAttempt:
             settle=partial(names.wait_for_calls, callbacks),
         )
         self._first_step = 0  # of this epoch
+        # Why nothing is left to train, in words, if so.
+        self._over: str | None = None
         self._resume = None if plan.found is None else self._checked(*plan.found)
         plan.found = plan.since = None  # frees memory
 
@@ -123,21 +122,25 @@ class FitAttempt:
         """The checkpoint, if it is of this run."""
         options = self._plan.options
         # A rollback goes back within this run: nothing else has changed since.
-        allow = options.allow if self._first else options.allow & {"backend"}
+        again = options.allow & {"backend", "stopped"}
+        allow = options.allow if self._first else again
         resume = Resume(checkpoint, saved, allow)
         resume.check(self.state.parts(resume))
         logs = self.state.logs = decode(saved.run.epoch_logs, {})
-        unknown = self._boundaries.monitored.error(logs, validates=self._validates)
+        missing = self._boundaries.unlogged
+        unknown = unlogged(missing, logs, validates=self._validates)
         if unknown is not None:
             raise unknown
-        if self._plan.explicit and self._is_over(resume):
+        if resume.progress.epoch >= self._epochs:
+            self._over = ""
+        elif saved.run.stop_training:
+            what = "a callback (model.stop_training)"
+            self._over = resume.why_stopped(what, self._epochs) or None
+        if self._plan.explicit and self._over is not None:
             insists = options.resume == "must" or "learning_rate" in options.allow
             rates = {} if insists else self.state.other_rates(resume)
             check_finished(options.store.directory, rates)
         return resume
-
-    def _is_over(self, resume: Resume[FitRun]) -> bool:
-        return resume.run.stop_training or resume.progress.epoch >= self._epochs
 
     # Called by the hook, in the order of a fit. ------------------------------------
 
@@ -148,30 +151,29 @@ class FitAttempt:
         state.callbacks.learn()
         facts = state.facts.of_all_processes()
         session.parallel.begin(plan.model, session.group, facts)
-        began, resumed, over = time.monotonic(), plan.imported, False
+        began, resumed = time.monotonic(), plan.imported
         if resume is None:
             state.callbacks.begin_anew()
         else:
-            resumed, over = resume.checkpoint, self._is_over(resume)
-            self._go_to(resume, over=over)
+            resumed = resume.checkpoint
+            self._go_to(resume)
         self._boundaries.begin(
             self.progress,
             resumed,
             plan.seconds + time.monotonic() - began,
             first=self._first,
-            over=over,
+            over=self._over,
         )
-        if not over:
+        if self._over is None:
             session.stop_if_asked()
-        if plan.started is not None:
-            session.events.emit("started from", **plan.started.to_json())
-            session.say(str(plan.started))
+        for line in plan.started:
+            session.say(line)
         if resumed is None and isinstance(plan.options.on_nan, Rollback):
             self._save_start()
 
-    def _go_to(self, resume: Resume[FitRun], *, over: bool) -> None:
+    def _go_to(self, resume: Resume[FitRun]) -> None:
         """Return to a checkpoint: now, or at its batch."""
-        state, run = self.state, resume.run
+        state, run, over = self.state, resume.run, self._over is not None
         # Not earlier: a callback may freeze layers now, and the optimizer has to know.
         state.build(resume, self.session.parallel)
         same = not (resume.moved or resume.saved.saver)
@@ -264,8 +266,8 @@ class FitAttempt:
         Returns:
             Whether the batches from ``batch`` to ``last`` are skipped.
         """
-        left_out = self._skips is not None and self._skips.leave_out(
-            self._first_step, batch, last, self.iterator.num_batches
+        left_out = rollback.leave_out(
+            self._skips, self._first_step, batch, last, self.iterator.num_batches
         )
         resume, self._resume = self._resume, None
         if resume is not None:

@@ -197,12 +197,10 @@ def require_outermost(model: Any) -> None:
     outer: Hook | None = getattr(_local, "hook", None)
     if outer is None or outer.plan.model is not model or outer.iterator is not None:
         return
-    found = getattr(model.fit, "__func__", model.fit)
-    where = f"{getattr(found, '__module__', '?')}.{getattr(found, '__qualname__', '?')}"
     raise NotSupportedError(
         "model.fit was replaced by a function that calls resilient.fit, which calls "
         "model.fit.",
-        received=f"{type(model).__name__}.fit is {where}",
+        received=f"{type(model).__name__}.fit is {model.fit}",
         hint="Leave model.fit as it is. `with resilient.enabled(DIR):` makes every "
         "model.fit resumable.",
     )

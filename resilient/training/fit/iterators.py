@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Base = keras_internals.backend_epoch_iterator()
 
+_ON_TENSORFLOW = keras_internals.BACKEND == "tensorflow"  # Python sees no batch
 _DATA = ("x", "y", "sample_weight", "class_weight")
 
 
@@ -49,8 +50,30 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
         kept = {k: v for k, v in arguments.items() if k not in _DATA}
         adapter = adapter_for(arguments, inputs.settings("x"))
         super().__init__(x=adapter, **kept)
+        self._checksums: Any = None  # of batches that Python does not see
+        self._start = 0  # how many of them the live iterator left out
         self._drawn_by_all = session.parallel.draws_all(arguments["x"])
         inputs.share.divide(adapter, arguments["x"], "x", self.steps_per_epoch)
+
+    def _followed(self, dataset: Any) -> Any:
+        """TensorFlow's dataset, computing checksums unless it is a distributed one."""
+        import tensorflow as tf
+
+        from resilient.data.tf_data.adapter import Checksums
+
+        if self._checksums is None and isinstance(dataset, tf.data.Dataset):
+            self._checksums = Checksums(dataset)
+            options = tf.data.Options()  # a batch that is prefetched has its checksum
+            options.experimental_optimization.inject_prefetch = False
+            self._checksums.dataset = self._checksums.dataset.with_options(options)
+        return dataset if self._checksums is None else self._checksums.dataset
+
+    def _note_batches(self) -> None:
+        """A step was trained: record the checksums of its batches, if there are any."""
+        recorder, before = self._session.recorder, self._drawn() - self._start
+        if recorder is not None and self._checksums is not None:
+            for number in range(len(self.last_batches())):
+                recorder.note(self._checksums.of(before + number + 1))
 
     def reset(self) -> None:
         super().reset()
@@ -139,6 +162,8 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
 
     def _get_iterator(self) -> Any:
         position, self._position = self._position, None
+        arrays = self.inputs.only_arrays  # which need no drawing again
+        self._start = position.drawn if position is not None and arrays else 0
         with contextlib.ExitStack() as stack:
             if position is not None:
                 replay = self._session.replay(self.inputs, self.attempt.progress)
@@ -146,11 +171,14 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
                 self.data_adapter.seek(position)
             if self._armed:
                 self.data_adapter.before_iterator()
-            batches = self.data_adapter.wrap(super()._get_iterator())
-            if keras_internals.BACKEND == "tensorflow" or not self._armed:
+            batches, hidden = super()._get_iterator(), _ON_TENSORFLOW
+            if hidden and self._armed and self._session.recorder is not None:
+                batches = self._followed(batches)
+            batches = self.data_adapter.wrap(batches)
+            if hidden or not self._armed:
                 return batches
             # On torch, this begins to iterate, and draws an order.
-            return map(self._session.witness.drawn, batches)
+            return map(self._session.drawn, batches)
 
     def _enumerate_iterator(self) -> Iterator[Any]:
         batches = super()._enumerate_iterator()
@@ -158,8 +186,6 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             yield from batches
             return
         attempt, adapter, certain = self.attempt, self.data_adapter, self._has_more
-        if self._session.options.trial is not None:
-            batches = self._session.options.trial.first_steps(batches, adapter)
         attempt.state.retracing.before_batches("train_function", self)
         self._retraces = attempt.state.retracing.of_steps
         resume, self._resume = self._resume, None
@@ -178,6 +204,7 @@ class TrainingIterator(Base):  # type: ignore[misc, valid-type]
             self._begun = begin
             if not left_out:
                 yield begin, end, iterator
+                self._note_batches()
                 continue
             # Draw what would be trained now.
             draws = keras_internals.generation.draws_in_step(self.steps_per_execution)

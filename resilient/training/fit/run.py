@@ -4,13 +4,11 @@ It holds the part of ``fit`` that needs Keras; ``api`` stays importable without 
 """
 
 import time
-from functools import partial
 from typing import Any
 
 import keras
 
 from resilient import keras_internals
-from resilient.convert.start import start
 from resilient.errors import NotSupportedError
 from resilient.saving.record import Loaded, is_of, of_kind
 from resilient.saving.run_json import FitRun, ImportRun
@@ -28,8 +26,6 @@ def run(
 ) -> keras.callbacks.History:
     """Run Keras's ``fit``, followed by a ``FitAttempt``; once more after a rollback."""
     session = plan.session
-    if session.recorder is not None:
-        session.recorder.at_exit(partial(variables.leaves, plan.model))
     _choose(plan)
     while True:
         hook = Hook(plan)
@@ -47,6 +43,8 @@ def run(
     session.saving.wait()
     if keras_internals.BACKEND == "torch" and attempt.progress.step:
         plan.model.eval()  # as at each epoch's end: this process may have had none
+    if session.recorder is not None:
+        session.recorder.end(attempt.progress, variables.leaves(plan.model))
     session.ended(attempt.progress)
     if plan.explicit:
         note_finished(plan.options.store.directory)
@@ -58,8 +56,7 @@ def _choose(plan: FitPlan) -> None:
     began, model = time.monotonic(), plan.model
     found = plan.session.choose()
     if found is None:
-        if (asked := plan.options.start_from) is not None:
-            (plan.started,) = start([(asked, model, "")], plan.session.group)
+        plan.started = plan.session.start_from(plan.options.starts, {"": model})
     elif is_of(saved := found[1], ImportRun):
         plan.imported = found[0]
         # What an import does not have starts from scratch.
@@ -75,14 +72,12 @@ def _fit(
     hook: Hook, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[keras.callbacks.History, FitAttempt]:
     plan = hook.plan
-    model, trial, imported = plan.model, plan.options.trial, plan.imported
+    model, imported = plan.model, plan.imported
     with plan.session.parallel.training(model), hook:
         # If it stayed set, it would make a later, unrelated fit skip epochs.
         hook.callback(setattr, model, "_initial_epoch", model._initial_epoch)
         if imported is not None and imported.progress.epoch:
             model._initial_epoch = imported.progress.epoch
-        if trial is not None:
-            trial.shape_steps(hook)
         try:
             history = plan.fit(*args, **kwargs)
         except Exception:
@@ -139,7 +134,7 @@ def _go_back(plan: FitPlan, attempt: FitAttempt, bad: rollback.Bad) -> None:
     ):
         raise rollback.rolled_back(checkpoint.progress)
     plan.found, plan.since = (checkpoint, saved), attempt.state
-    plan.seconds, plan.imported, plan.started = seconds, None, None
+    plan.seconds, plan.imported, plan.started = seconds, None, []
 
 
 def restore_model(model: keras.Model, found: Loaded) -> None:

@@ -313,7 +313,7 @@ class FitState(RunState):
         self._leaves = self.leaves()
         with taking("the gradients"):
             gradients.restore(run.gradients, self._leaves, tensors)
-        self._model.stop_training = run.stop_training
+        self._model.stop_training = run.stop_training and not resume.goes_on
         self._losses.restore(run.losses)
 
     def _rate_differences(self, resume: Resume[FitRun]) -> list[Difference]:

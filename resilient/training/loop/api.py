@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from resilient.convert.start import checked_starts
-from resilient.errors import ResilientError, message, require_integer
+from resilient.errors import NotSupportedError, ResilientError, message, require_integer
 from resilient.saving.directory import OnDirectory
 from resilient.storage.checkpoint import Checkpoint
 from resilient.training.loop.history import LogHistory
@@ -18,6 +18,7 @@ from resilient.training.shown import shown_with
 from resilient.user_line import ending_at_user_line
 
 if TYPE_CHECKING:
+    from resilient.objects.adapters import Objects
     from resilient.training.loop.attempt import LoopAttempt
     from resilient.training.loop.batches import BatchOptions
 
@@ -68,10 +69,10 @@ class Run(OnDirectory):
         given = LoopOptions(**{name: objects.pop(name) for name in ours})
         named = {name: kind_of_iterator(name, x) or x for name, x in objects.items()}
         found = Objects(named, given.state)
+        _require_saveable(Objects({}, given.state))
         options = RunOptions(checkpoint_dir, given)
-        starts = checked_starts(
-            given.start_from, given.start_layers, list(found.models()), given.state
-        )
+        models = [] if given.state is not None else list(found.models())
+        starts = checked_starts(given.start_from, given.start_layers, models)
         super().__init__(options.store)
         self._plan = LoopPlan(options, found, LogHistory(), given.verbose, starts)
         self._data = given.data
@@ -258,12 +259,7 @@ class Run(OnDirectory):
     def state(self, value: Any) -> None:
         tree = self._plan.objects.tree
         if tree is None:
-            raise ResilientError(
-                "run.state can be assigned only where Run was given `state`, a JAX "
-                "pytree.",
-                received=f"an assignment of {type(value).__name__}",
-                hint="Pass state=... to Run.",
-            )
+            raise wrong_place_error("state", "Pass state=..., a JAX pytree, to Run.")
         tree.value = value
 
     def _loop(
@@ -301,10 +297,11 @@ class Run(OnDirectory):
         return self._plan.attempt
 
     def _number_of(self, epochs: int) -> int:
-        """As many epochs, or as few as ``resilient prove`` asks for."""
+        """As many epochs, or as few as Keras is configured to train."""
+        import keras
+
         require_integer(epochs, "`epochs`")
-        trial = self._plan.options.trial
-        return epochs if trial is None else trial.fewer_epochs(epochs)
+        return min(epochs, keras.config.max_epochs() or epochs)
 
     def _given(self, data: Any, *how: Any) -> "tuple[Any, BatchOptions]":
         """The data to iterate, and how."""
@@ -322,9 +319,7 @@ class Run(OnDirectory):
             raise ValueError(
                 message(
                     "A loop iterates over one dataset.",
-                    received="one for Run, another for the loop"
-                    if given
-                    else "no data",
+                    received="two" if given else "no data",
                     hint="Pass the data to the loop, or as data= to Run, or the same "
                     "to both.",
                 )
@@ -332,6 +327,19 @@ class Run(OnDirectory):
         if isinstance(given[0], list):
             require_batches(given[0], options)
         return given[0], options
+
+
+def _require_saveable(tree: "Objects") -> None:
+    """Raise NotSupportedError for leaves of a pytree that no checkpoint can hold."""
+    try:
+        tree.capture(tree.leaves(), {})
+    except NotSupportedError as error:
+        raise NotSupportedError(
+            "`state` has a leaf that cannot be saved, such as a function.",
+            received=error.received,
+            hint="With Equinox: params, static = eqx.partition(state, eqx.is_array); "
+            "pass state=params, and use eqx.combine(run.state, static) in the step.",
+        ) from None
 
 
 def wrong_place_error(what: str, todo: str) -> ResilientError:

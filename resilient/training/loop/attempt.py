@@ -15,7 +15,6 @@ from typing import Any
 from resilient import keras_internals
 from resilient.backends import get_backend
 from resilient.backends.base import Part
-from resilient.convert.start import start
 from resilient.distributed.checks import require_same_variables
 from resilient.distributed.group import ALONE
 from resilient.errors import ResilientError
@@ -79,12 +78,21 @@ class LoopAttempt:
         try:
             if options is not None and (not plan.is_over(count) or plan.ends(count)):
                 self._open(data, options)  # refused before anything is changed
+            resume = self._resume
             self.begin()
             plan.count_by("loop")
+            why = ""
+            if (
+                resume is not None
+                and resume.run.stopped
+                and plan.progress.epoch < count
+            ):
+                why = resume.why_stopped("run.stop()", count)
+            del resume
             if options is not None:
                 self._resume = None  # frees what was restored
             if plan.is_over(count):
-                session.say(nothing_left(str(plan.progress)))
+                session.say(nothing_left(str(plan.progress)) + why)
             else:
                 session.stop_if_asked()
             while not plan.is_over(count):
@@ -119,17 +127,13 @@ class LoopAttempt:
         if resume is not None and plan.progress.batch:
             resume.restore(self._state.parts(resume, self._inputs)[1:])
         del resume  # frees what was restored
-        recorder = session.recorder
         try:
             for batch in source:
                 self._boundaries.commit()
-                session.witness.drawn(batch)
+                session.drawn(batch)
                 self._in_batch, before = True, plan.progress
                 try:
-                    if recorder is not None and recorder.draws_only:
-                        recorder.add_batch(_after(before, 1), batch)
-                    else:
-                        yield before.step, batch
+                    yield before.step, batch
                 finally:  # a loop may be left midway
                     self._in_batch = False
                     plan.progress = _after(before, 1)
@@ -285,10 +289,10 @@ def open_run(plan: LoopPlan) -> Iterator[LoopAttempt]:
         if not plan.entered or plan.inside:
             _find_checkpoint(plan, session)
         attempt = plan.attempt = LoopAttempt(plan, session)
-        if session.recorder is not None:
-            session.recorder.at_exit(plan.objects.leaves)
         try:
             yield attempt
+            if session.recorder is not None:
+                session.recorder.end(plan.progress, plan.objects.leaves())
         except Exception:
             session.watch.disarm()
             raise
@@ -323,12 +327,8 @@ def _find_checkpoint(plan: LoopPlan, session: Session) -> None:
             hint="Create the objects and the Run again.",
         )
     else:
-        models = plan.objects.models()
-        wanted = [(asked, models[name], name) for name, asked in plan.starts.items()]
-        found_in = start(wanted, session.group)
-        for name, started in zip(plan.starts, found_in, strict=True):
-            session.events.emit("started from", model=name, **started.to_json())
-            session.say(f"{name}: {started}")
+        for line in session.start_from(plan.starts, plan.objects.models()):
+            session.say(line)
     plan.entered, plan.inside = True, False
 
 

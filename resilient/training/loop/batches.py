@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import GeneratorType
 from typing import Any
 
+import keras
 from keras.utils import PyDataset, unpack_x_y_sample_weight
 
 from resilient import keras_internals
@@ -57,7 +58,7 @@ class Batches:
     ) -> None:
         self.data, self.options = data, options
         self._inputs = inputs
-        strategy, trial, spread = session.strategy, session.options.trial, False
+        strategy, spread = session.strategy, False
         if strategy is not None:  # of TensorFlow
             from resilient.data.tf_data.adapter import distributes
 
@@ -67,9 +68,8 @@ class Batches:
             # The uninterrupted run created it earlier: leave no trace now.
             adapter: Any = _adapter(data, options, settings)
         self._steps = options.steps_per_epoch
-        shortened = None if trial is None else trial.steps
-        # Of an epoch.
-        self._most = min(filter(None, (self._steps, shortened)), default=None)
+        limits = self._steps, keras.config.max_steps_per_epoch()
+        self._most = min(filter(None, limits), default=None)  # of an epoch
         self.data_adapter = adapter  # Keras's adapter, with a position
         self._drawn_by_all = session.parallel.draws_all(data)
         inputs.share.divide(adapter, data, "x", self._steps)

@@ -40,10 +40,6 @@ class LogHistory(Mapping[str, list[float]]):
     def __len__(self) -> int:
         return len(self._fetched())
 
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{name}: {len(self[name]):,} numbers" for name in self)
-        return f"<history of {sizes or 'nothing'}>"
-
     def steps(self, name: str) -> list[int]:
         """The steps at which the numbers under a name were logged."""
         return self._fetched()[name][0].tolist()

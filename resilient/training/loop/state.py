@@ -1,6 +1,6 @@
 """The state of a loop: captured between two batches, and restored."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from resilient import keras_internals
 from resilient.backends import determinism
 from resilient.backends.base import Backend, Part
-from resilient.convert.start import StartFrom
+from resilient.convert.start import Starts
 from resilient.data.inputs import DataInputs
 from resilient.distributed.checks import require_same_values
 from resilient.distributed.group import Group
@@ -62,7 +62,7 @@ class LoopPlan:
     objects: Objects
     history: LogHistory
     verbose: int
-    starts: Mapping[str, StartFrom]
+    starts: Starts
     progress: Progress = field(default=Progress(0, 0, 0))
     resume: Resume[LoopRun] | None = None
     entered: bool = False
@@ -130,7 +130,7 @@ class LoopState(RunState):
         self._functions: set[str] = set()  # TensorFlow functions already inspected
         scope = Scope(own=lambda: variables.ids(self.leaves()), traced=True)
         self._attributes = Tree({}, dict(self._objects.parts()), scope)
-        self._metrics = self._objects.metrics()
+        self._made = self._objects.only_made_by_script()
         self._setups = self._objects.setups()
         for setup in self._setups.values():
             setup.begin()
@@ -163,7 +163,7 @@ class LoopState(RunState):
 
     def after_step(self) -> bool:
         self._objects.fingerprints()  # before the loop changes newly built objects
-        self._require_metrics()  # at once: a mistake is still cheap now
+        self._require_all_made()  # at once: a mistake is still cheap now
         return False
 
     def leaves_after(self, step: int) -> list[Any]:
@@ -171,24 +171,25 @@ class LoopState(RunState):
             self._leaves = []
         return super().leaves_after(step)
 
-    def _require_metrics(self) -> None:
-        """Raise if a resume would lack metrics, which only the loop can create."""
-        late = [m for i, m in self._objects.metrics().items() if i not in self._metrics]
-        if not late:
-            return
-        raise NotSupportedError(
-            "Metrics were created after the loop began, so a resume could not "
-            "restore them.",
-            received=", ".join(late),
-            hint="Create them before the loop, in every attempt: for a compiled model "
-            "with model.test_on_batch(x, y) and model.reset_metrics(), for a metric "
-            "with one update_state and reset_state.",
-        )
+    def _require_all_made(self) -> None:
+        """Raise if a resume would lack what only the script can create."""
+        now = self._objects.only_made_by_script().items()
+        late = [name for key, name in now if key not in self._made]
+        if late:
+            raise NotSupportedError(
+                "Metrics, or leaves of `state`, were created after the loop began, so "
+                "a resume could not restore them.",
+                received=", ".join(late),
+                hint="Create them before the loop, in every attempt: for a compiled "
+                "model with model.test_on_batch(x, y) and model.reset_metrics(), for a "
+                "metric with one update_state and reset_state; in `state`, all that a "
+                "step adds.",
+            )
 
     def record(
         self, live: list[variables.Leaf], arrays: dict[str, Any], random: JSON
     ) -> LoopRun:
-        self._require_metrics()
+        self._require_all_made()
         operations = traces.operations_of_new_functions(self._functions)
         self._warn(OPERATIONS, operations)
         find_changes(self._attributes, {})
@@ -304,6 +305,6 @@ class LoopState(RunState):
         self._objects.restore(saved, resume.changes.fresh)
         self._plan.history.restore(decode(run.history, saved.tensors))
         self._leaves = self.leaves()
-        self._plan.stopped = run.stopped
+        self._plan.stopped = run.stopped and not resume.goes_on
         self._plan.counting = run.counting
         self._epoch_random = run.epoch_random

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from support.gang import run_alone
 
-PROGRAM = Path(__file__).with_name("program.py")
-FOLDS = Path(__file__).with_name("folds.py")
+HERE = Path(__file__).parent
+PROGRAM, FOLDS = HERE / "program.py", HERE / "folds.py"
 # Batches of one attempt: in the second call, and in the last of the sweep.
 KILLS = "7,15"
 
@@ -39,22 +39,27 @@ def assert_equal(left, plain):
     assert not different
 
 
-def test_run_save_makes_a_program_resumable_that_knows_nothing_of_it(
-    plain, child_environment, tmp_path
-):
-    out = tmp_path / "out.npz"
-    done = subprocess.run(
+def run_save(directory, environment, *program):
+    """``resilient run --save`` a program."""
+    return subprocess.run(
         [
-            *(sys.executable, "-m", "resilient", "run", "--save", tmp_path / "runs"),
-            *("--save-freq", "3", "--backoff", "0.01", "--"),
-            *(sys.executable, PROGRAM, out, KILLS),
+            *(sys.executable, "-m", "resilient", "run", "--save", directory),
+            *("--save-freq", "3", "--backoff", "0.01", "--same-failure", "1", "--"),
+            *(sys.executable, *program),
         ],
-        env=child_environment,
+        env=environment,
         capture_output=True,
         text=True,
         timeout=250,
         stdin=subprocess.DEVNULL,
     )
+
+
+def test_run_save_makes_a_program_resumable_that_knows_nothing_of_it(
+    plain, child_environment, tmp_path
+):
+    out = tmp_path / "out.npz"
+    done = run_save(tmp_path / "runs", child_environment, PROGRAM, out, KILLS)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stderr.count("it was killed by SIGKILL") == KILLS.count(",") + 1
     assert_equal(np.load(out), plain)
@@ -63,6 +68,34 @@ def test_run_save_makes_a_program_resumable_that_knows_nothing_of_it(
         *(f"00{i}-sequential" for i in range(1, 8)),
         *("008-noisy", "009-sequential"),
     ]
+
+
+def test_a_call_that_a_program_does_not_make_again(child_environment, tmp_path):
+    """It would never be resumed: an error, which no restart cures."""
+    given = child_environment, HERE / "forgets.py", tmp_path / "begun.json"
+    done = run_save(tmp_path / "runs", *given)
+    assert done.returncode == 1, done.stderr[-3000:]
+    assert done.stderr.count("it was killed by SIGKILL") == 1
+    assert "did not call fit again where it had been" in done.stderr
+    assert f"call 2, saved in {tmp_path / 'runs' / '002-sequential'}" in done.stderr
+    assert "attempts: 2" in done.stderr.lower()
+    done = run_save(tmp_path / "runs", *given)
+    assert done.returncode == 1, done.stderr[-3000:]
+    (tmp_path / "runs" / "fits.json").unlink()
+    assert run_save(tmp_path / "runs", *given).returncode == 0
+
+
+@pytest.mark.parametrize("how", ["pool", "scripts"])
+def test_fits_in_several_processes_are_refused_at_once(
+    child_environment, tmp_path, how
+):
+    program = HERE / "folds_in_processes.py"
+    done = run_save(tmp_path / "runs", child_environment, program, how)
+    assert done.returncode == 1, done.stderr[-3000:]
+    assert "NotSupportedError: model.fit was called in several" in done.stderr
+    assert "call resilient.fit, with a checkpoint_dir for each" in done.stderr
+    assert "Another run" not in done.stderr
+    assert len(list((tmp_path / "runs").glob("*-*"))) == (how == "scripts")
 
 
 @pytest.mark.long  # `nox -s exact` kills fits with the callback

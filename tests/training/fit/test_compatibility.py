@@ -281,6 +281,12 @@ def test_other_data_or_settings_of_it_are_refused(directory, name):
         assert then in line
 
 
+def test_an_initial_epoch_of_the_script_is_not_needed(directory):
+    """Scripts that resumed by themselves compute one; ours would begin there twice."""
+    with pytest.raises(CheckpointMismatchError, match="A resume finds its epoch by it"):
+        fitting.fit(fitting.model(of=layers()), directory, initial_epoch=1)
+
+
 def test_another_kind_of_data_is_all_that_is_said_of_it(directory):
     def batches():
         while True:

@@ -198,17 +198,10 @@ def test_the_parameters_of_a_fit_of_the_users_own_count(tmp_path):
         resilient.fit(net, checkpoint_dir=tmp_path, **given, round=2)
 
 
-@pytest.mark.parametrize(
-    ("resume", "hint"),
-    [
-        (True, 'Use "auto" (resume if there is a checkpoint) or "must".'),
-        (False, 'Use "never" to start from scratch.'),
-    ],
-)
-def test_resume_is_not_a_switch(tmp_path, resume, hint):
-    with pytest.raises(ValueError, match="is not accepted") as error:
+@pytest.mark.parametrize("resume", [True, False])
+def test_resume_is_not_a_switch(tmp_path, resume):
+    with pytest.raises(ValueError, match=rf'must be "auto", .*\n.*: {resume}'):
         fitting.fit(fitting.model(), tmp_path, resume=resume)
-    assert str(error.value) == f"resume={resume} is not accepted.\n{hint}"
 
 
 @pytest.mark.parametrize(
@@ -241,7 +234,7 @@ def test_a_fit_that_was_replaced_by_ours_is_named(tmp_path, monkeypatch, on):
         net.fit(**fitting.arguments())
     text = str(error.value)
     assert "model.fit was replaced by a function that calls resilient.fit" in text
-    assert f"Model.fit is {__name__}." in text
+    assert "Model.fit is <bound method" in text
     assert "resilient.enabled" in text
 
 

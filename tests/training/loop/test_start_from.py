@@ -100,17 +100,17 @@ def test_some_layers_are_taken_and_where_one_model_fails_none_changes(source, tm
 @pytest.mark.parametrize(
     ("given", "models", "kind", "words"),
     [
-        ({"start_from": "a"}, 2, ValueError, "must say which model .* left, right"),
-        ({"start_from": "a"}, 0, ValueError, "(?s)exactly one .* models: none"),
-        ({"start_from": {"middle": "a"}}, 2, ValueError, "(?s)not passed to Run.*left"),
-        ({"start_from": {"left": 3}}, 2, TypeError, "path of a directory or a file"),
-        ({"start_from": 3}, 2, TypeError, "path of a directory or a file"),
-        ({"start_layers": "a"}, 1, ValueError, "together with `start_from`"),
+        ({"start_from": "a"}, 2, ValueError, "which model is meant.* left, right"),
+        ({"start_from": "a"}, 0, ValueError, "which model is meant.* none"),
+        ({"start_from": {"middle": "a"}}, 2, ValueError, "which model.* left, right"),
+        ({"start_from": {"left": 3}}, 2, ValueError, "path of a directory or a file"),
+        ({"start_from": 3}, 1, ValueError, "path of a directory or a file"),
+        ({"start_layers": "a"}, 1, ValueError, "path of a directory"),
     ],
 )
 def test_wrong_arguments(given, models, kind, words, tmp_path):
     objects = {name: net(name) for name in ("left", "right")[:models]}
-    with pytest.raises(kind, match=f"(?s){words.removeprefix('(?s)')}"):
+    with pytest.raises(kind, match=f"(?s){words}"):
         resilient.Run(tmp_path, **given, **objects)
     assert not list(tmp_path.iterdir())
 
@@ -119,7 +119,7 @@ def test_wrong_arguments(given, models, kind, words, tmp_path):
 def test_what_trains_a_copy_cannot_start_from_others(tmp_path):
     model = net()
     state = [v.value for v in model.trainable_variables]
-    with pytest.raises(NotSupportedError, match="the loop trains copies"):
+    with pytest.raises(ValueError, match="it trains copies of the weights"):
         resilient.Run(tmp_path, net=model, state=state, start_from="a")
 
 
@@ -130,5 +130,5 @@ def test_a_layer_cannot_begin_with_the_file_of_a_model(tmp_path, name):
     layer = keras.layers.Dense(2)
     layer.build((None, 3))
     run = resilient.Run(tmp_path / "run", layer=layer, start_from=tmp_path / name)
-    with pytest.raises(NotSupportedError, match="whole Keras model"), run:
+    with pytest.raises(NotSupportedError, match="not a whole model"), run:
         pass
