@@ -84,7 +84,7 @@ class Launch:
         shared, gang = self._shared, self._gang
         try:
             member, hang = self._watch()
-            self._poll()  # the last signs
+            self._poll(over=True)  # the last signs
         finally:
             if gang.close():  # without us nobody would watch them
                 shared.stderr.say("Killed processes that the training left behind.")
@@ -108,7 +108,7 @@ class Launch:
                 return failed, None
         return gang.failed() or gang.members[0], None
 
-    def _poll(self) -> tuple[Process, str] | None:
+    def _poll(self, over: bool = False) -> tuple[Process, str] | None:
         """Read the heartbeats; return a hanging process, if there is one."""
         shared, now, found = self._shared, time.monotonic(), None
         self._clock += min(now - self._polled, _SLEPT)
@@ -119,7 +119,7 @@ class Launch:
                 found = found or (member, hang)
         if (beat := self._gang.beat()) is not None:
             shared.directory = Path(beat.directory)
-            if turn := shared.course.turn(beat):
+            if turn := shared.course.turn(beat, over):
                 shared.stderr.say(turn)
         return found
 

@@ -116,10 +116,16 @@ class Course:
         self._since, self._judged = since, False
         self._anew: Path | None = None
 
-    def turn(self, beat: Beat) -> str:
-        """Say once that the attempt trains in a new directory, if it does."""
+    def turn(self, beat: Beat, over: bool = False) -> str:
+        """Say once that the attempt trains in a new directory, if it does.
+
+        Args:
+            beat: The last sign of life.
+            over: Whether the attempt is, however short its training was.
+        """
         before, here = self._interrupted, Path(beat.directory)
-        if self._judged or beat.phase != "training":
+        trains = beat.phase != "starting" if over else beat.phase == "training"
+        if self._judged or not trains:
             return ""
         self._judged = True
         is_new = here != before and all(self._starts(here))

@@ -158,6 +158,12 @@ def test_a_start_in_a_new_directory_turns_once(runs):
     assert runs.course.end(runs.beat("two", enters=False))
 
 
+def test_a_training_too_short_to_be_seen_is_judged_at_its_end(runs):
+    assert not runs.course.turn(runs.beat("two", "ended"))
+    assert runs.course.turn(runs.beat("two", "ended", enters=False), over=True)
+    assert not runs.course.end(runs.beat("two", "ended", enters=False))
+
+
 def test_an_older_run_or_one_after_the_interrupted_one_is_not_new(runs):
     Events(runs.home / "one").emit("started")
     assert not runs.course.turn(runs.beat("two"))
